@@ -1,0 +1,43 @@
+# Every command of the project, for a person and for CI alike; `make` alone lists them.
+
+VENV := .venv
+PYTHON := $(VENV)/bin/python
+SPL_PATH := PATH="$(CURDIR)/$(VENV)/bin:$$PATH"
+
+.DEFAULT_GOAL := help
+.PHONY: help setup demo test lint format docs claims requirements clean
+
+help: ## list these targets
+	@sed -n 's/^\([a-z]*\):[^#]*## /\1|/p' $(MAKEFILE_LIST) | while IFS='|' read -r target text; do \
+		printf '%-14s %s\n' "$$target" "$$text"; done
+
+setup: ## install what is needed: system packages (as root), the virtual environment, spl on the PATH
+	@sh requirements/setup.sh
+
+demo: setup ## run one confined work loop in a throw-away home and print its receipt and outcome
+	@$(SPL_PATH) sh docs/demo.sh
+
+test: setup lint ## check everything: lint, then all tests
+	$(PYTHON) -m pytest
+
+lint: setup ## check style, types and the arrows between the rooms
+	$(VENV)/bin/ruff check .
+	$(VENV)/bin/ruff format --check .
+	$(VENV)/bin/mypy
+	$(VENV)/bin/lint-imports --no-logo
+
+format: setup ## rewrite the code in the project's style
+	$(VENV)/bin/ruff check --fix .
+	$(VENV)/bin/ruff format .
+
+docs: setup ## regenerate the pages of docs/ that are made from the code
+	$(PYTHON) -m tests.pages
+
+claims: docs ## the same: docs/claims.md is one of those pages
+
+requirements: ## recompile the pins; ARGS=--upgrade moves them to the newest releases
+	@sh requirements/compile.sh $(ARGS)
+
+clean: ## remove the virtual environment and every cache
+	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache dist
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +

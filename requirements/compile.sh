@@ -1,0 +1,48 @@
+#!/bin/sh
+# Recompile the pins of this folder from pyproject.toml; arguments go to pip-compile (--upgrade).
+#
+# Pins are made on the oldest Python supported: what it needs covers the newer ones, whose extra conditions only
+# take packages away. pip's own configuration is left out, because an index or a folder of wheels that only this
+# machine has would put hashes into the files that no other machine can meet.
+set -eu
+cd "$(dirname "$0")/.."
+
+python=$(command -v /usr/bin/python3.11 || command -v python3.11) || {
+    echo 'requirements: Python 3.11 is needed to compile the pins: install it and put it on the PATH.' >&2
+    exit 1
+}
+scratch=$(mktemp -d)
+trap 'rm -rf "$scratch"' EXIT
+
+unset PIP_FIND_LINKS PIP_EXTRA_INDEX_URL PIP_CONSTRAINT
+export PIP_CONFIG_FILE=/dev/null CUSTOM_COMPILE_COMMAND='make requirements'
+"$python" -m venv "$scratch"
+"$scratch/bin/pip" install --quiet --disable-pip-version-check pip-tools
+
+# Print the requirements of one section; pip-compile itself reads no dependency groups.
+section() {
+    "$python" -c '
+import sys, tomllib
+
+with open("pyproject.toml", "rb") as file:
+    pyproject = tomllib.load(file)
+print(*{
+    "runtime": pyproject["project"]["dependencies"],
+    "dev": pyproject["dependency-groups"]["dev"],
+    "bwrap": pyproject["project"]["optional-dependencies"]["bwrap"],
+    # hatchling asks for editables only when it makes an editable install
+    "build": [*pyproject["build-system"]["requires"], "editables"],
+}[sys.argv[1]], sep="\n")' "$1"
+}
+
+constraints=
+for name in runtime dev build bwrap; do
+    echo "requirements: compiling requirements/$name.txt"
+    # shellcheck disable=SC2086  # the constraints are many words or none
+    section "$name" | "$scratch/bin/pip-compile" --quiet --generate-hashes --strip-extras --allow-unsafe \
+        --no-emit-index-url --no-emit-find-links --no-emit-trusted-host --annotation-style line \
+        --output-file "requirements/$name.txt" $constraints "$@" -
+    sed -i 's/# via -r -/# via pyproject.toml/' "requirements/$name.txt"
+    # All of them are installed side by side, so what an earlier file pins holds in the later ones.
+    constraints="$constraints --constraint requirements/$name.txt"
+done

@@ -1,0 +1,328 @@
+"""The one table of errors: a class each, with its code, HTTP status, exit status and remedy.
+
+A message says in one sentence what failed, on what and why; the remedy says what to do. `spl.api` turns a
+class into an answer and `spl.cli` into an exit status: nothing else in the project does either.
+Exit statuses: 2 usage, 10-19 the host, 20-29 the request, 30-39 a run, 40-49 the log, 70 our own fault.
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+
+class SplError(Exception):
+    """Base of every error a person can meet; `fields` are extra facts for machines, safe to show."""
+
+    code: ClassVar[str] = "INTERNAL"
+    status: ClassVar[int] = 500
+    exit_status: ClassVar[int] = 70
+    remedy: ClassVar[str] = "look in the daemon's log, then report it"
+
+    def __init__(self, message: str, **fields: object) -> None:
+        super().__init__(message)
+        self.message = message
+        self.fields = fields
+
+    @property
+    def type(self) -> str:
+        """Whose turn it is: `authentication`, `permission`, `request`, `unavailable` or `internal`."""
+        if self.status == 401:
+            return "authentication_error"
+        if self.status == 403:
+            return "permission_error"
+        if self.status == 503:
+            return "unavailable_error"
+        return "request_error" if self.status < 500 else "internal_error"
+
+    def wire(self) -> dict[str, object]:
+        """Give the error as it stands in an HTTP answer."""
+        return {
+            "object": "error",
+            "type": self.type,
+            "code": self.code,
+            "message": self.message,
+            **self.fields,
+        }
+
+
+class Internal(SplError):
+    """A fault of the daemon's own; the message never carries the exception's text."""
+
+
+# --- the host: exit 10-19 ---
+
+
+class HomeUnsafe(SplError):
+    """The home is a symlink, someone else's, or open to others."""
+
+    code = "HOME_UNSAFE"
+    exit_status = 10
+    remedy = "give --home a directory that you own, mode 0700, that is not a symlink"
+
+
+class HomeInUse(SplError):
+    """Another daemon holds this home's lock."""
+
+    code = "HOME_IN_USE"
+    exit_status = 11
+    remedy = "stop the other daemon with 'spl stop', or give this one another --home"
+
+
+class PortInUse(SplError):
+    """The TCP port cannot be bound."""
+
+    code = "PORT_IN_USE"
+    exit_status = 12
+    remedy = "free the port or choose another with --port"
+
+
+class SocketPathTooLong(SplError):
+    """A unix socket's path does not fit in sockaddr_un (unix(7): 108 bytes with the final NUL)."""
+
+    code = "SOCKET_PATH_TOO_LONG"
+    exit_status = 13
+    remedy = "use a home with a shorter path"
+
+
+class SettingsInvalid(SplError):
+    """A flag, an SPL_ variable or a line of config.toml is not valid."""
+
+    code = "SETTINGS_INVALID"
+    exit_status = 14
+    remedy = "correct the setting named in the message"
+
+
+class HostUnsupported(SplError):
+    """The host lacks something the daemon itself needs."""
+
+    code = "HOST_UNSUPPORTED"
+    exit_status = 15
+    remedy = "run on Linux 5.14 or later with the packages the README names"
+
+
+class DaemonUnreachable(SplError):
+    """No daemon answers for this home."""
+
+    code = "DAEMON_UNREACHABLE"
+    status = 503
+    exit_status = 16
+    remedy = "start it with 'spl serve', or point --home or SPL_URL at the one that runs"
+
+
+# --- the request: exit 20-29 ---
+
+
+class Unauthenticated(SplError):
+    """No bearer, or one that is not known here."""
+
+    code = "UNAUTHENTICATED"
+    status = 401
+    exit_status = 20
+    remedy = "send 'Authorization: Bearer' with a live token; 'spl token show' prints the operator's"
+
+
+class ScopeDenied(SplError):
+    """The bearer lacks the scope."""
+
+    code = "SCOPE_DENIED"
+    status = 403
+    exit_status = 21
+    remedy = "use a token that carries the scope"
+
+
+class ActorNotCovered(SplError):
+    """The bearer may not write as this actor."""
+
+    code = "ACTOR_NOT_COVERED"
+    status = 403
+    exit_status = 21
+    remedy = "write as an actor that the token covers"
+
+
+class RunActorNotCovered(SplError):
+    """The bearer may not start runs for this actor."""
+
+    code = "RUN_ACTOR_NOT_COVERED"
+    status = 403
+    exit_status = 21
+    remedy = "start the run as an actor that the token covers"
+
+
+class KindReserved(SplError):
+    """A `core.*` kind that only the kernel, or only a run, may write."""
+
+    code = "KIND_RESERVED"
+    status = 403
+    exit_status = 21
+    remedy = "choose a kind outside core.*; configuration goes to th_engine_config as the engine's actor"
+
+
+class MissingField(SplError):
+    """A field the request needs is absent."""
+
+    code = "MISSING_FIELD"
+    status = 400
+    exit_status = 22
+    remedy = "add the field"
+
+
+class InvalidBody(SplError):
+    """Malformed JSON, a wrong type, an unknown field or a value outside its bounds."""
+
+    code = "INVALID_BODY"
+    status = 422
+    exit_status = 22
+    remedy = "correct the field named in the message"
+
+
+class BodyTooLarge(SplError):
+    """The request's body is over the limit; it was not read further."""
+
+    code = "BODY_TOO_LARGE"
+    status = 413
+    exit_status = 22
+    remedy = "send less, or raise max_body_bytes in the settings"
+
+
+class BodyTimeout(SplError):
+    """The request's body did not arrive in time; it was not read further."""
+
+    code = "BODY_TIMEOUT"
+    status = 408
+    exit_status = 22
+    remedy = "send the body at once"
+
+
+class NotFound(SplError):
+    """No such route or thing."""
+
+    code = "NOT_FOUND"
+    status = 404
+    exit_status = 23
+    remedy = "check the path and the id"
+
+
+class RunNotFound(SplError):
+    """No run has this thread."""
+
+    code = "RUN_NOT_FOUND"
+    status = 404
+    exit_status = 23
+    remedy = "list the runs with 'spl runs list'"
+
+
+class MethodNotAllowed(SplError):
+    """The route exists, but not with this method."""
+
+    code = "METHOD_NOT_ALLOWED"
+    status = 405
+    exit_status = 23
+    remedy = "use a method named in the Allow header"
+
+
+# --- a run: exit 30-39 ---
+
+
+class AdmissionCeiling(SplError):
+    """As many sandboxed runs are live as the host's memory is meant to carry."""
+
+    code = "ADMISSION_CEILING"
+    status = 503
+    exit_status = 30
+    remedy = "wait for a run to end, then start again"
+
+
+class IsolationUnavailable(SplError):
+    """A layer of isolation cannot be confirmed; `layer` and `remedy` stand in the answer."""
+
+    code = "ISOLATION_UNAVAILABLE"
+    status = 503
+    exit_status = 31
+    remedy = "mend the layer the message names; nothing runs with less"
+
+
+class RunFinished(SplError):
+    """The run has ended; nothing more can be done in it."""
+
+    code = "RUN_FINISHED"
+    status = 409
+    exit_status = 32
+    remedy = "start another run"
+
+
+class RunNotCompleted(SplError):
+    """A run that `spl run` waited for ended without completing; only the command line says this."""
+
+    code = "RUN_NOT_COMPLETED"
+    status = 409
+    exit_status = 33
+    remedy = "read its outcome with 'spl thread records'"
+
+
+class CallNotInReply(SplError):
+    """The model's last reply holds no call with this id."""
+
+    code = "CALL_NOT_IN_REPLY"
+    status = 409
+    exit_status = 34
+    remedy = "propose only calls of the last reply"
+
+
+class CallNotAllowed(SplError):
+    """The call has no verdict `allow`."""
+
+    code = "CALL_NOT_ALLOWED"
+    status = 409
+    exit_status = 34
+    remedy = "propose the call first and run it only when it is allowed"
+
+
+class CallAlreadyRun(SplError):
+    """The call has its result already."""
+
+    code = "CALL_ALREADY_RUN"
+    status = 409
+    exit_status = 34
+    remedy = "a call runs once; take the result that stands on the thread"
+
+
+class ProviderFailed(SplError):
+    """The model's provider gave no usable reply."""
+
+    code = "PROVIDER_FAILED"
+    status = 502
+    exit_status = 35
+    remedy = "check the provider's settings and its own status"
+
+
+# --- the log: exit 40-49 ---
+
+
+class IngestFailed(SplError):
+    """A record the log cannot take: a used or past clock (`DuplicateClock`), a bad parent, a bad name."""
+
+    code = "INGEST_FAILED"
+    status = 400
+    exit_status = 40
+    remedy = "leave the clock out to be given the next one"
+
+
+class StoreUnavailable(SplError):
+    """The log cannot be written or read; nothing was acknowledged."""
+
+    code = "STORE_UNAVAILABLE"
+    status = 503
+    exit_status = 41
+    remedy = "free space on the home's file system or mend its permissions, then try again"
+
+
+def table() -> list[type[SplError]]:
+    """Give every error class in the order of this file."""
+    found: list[type[SplError]] = []
+    pending: list[type[SplError]] = [SplError]
+    while pending:
+        current = pending.pop(0)
+        subclasses = current.__subclasses__()
+        found += [cls for cls in subclasses if "code" in vars(cls) or cls is Internal]
+        pending += subclasses
+    return found

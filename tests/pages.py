@@ -1,0 +1,28 @@
+"""The pages of docs/ that are made from the code, each with its generator.
+
+`python -m tests.pages` writes them all.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from tests import claims, errors_page
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+PAGES: Mapping[str, Callable[[], str]] = {
+    "docs/claims.md": claims.page,
+    "docs/errors.md": errors_page.page,
+}
+
+
+def write() -> None:
+    """Write every page."""
+    for path, page in PAGES.items():
+        (claims.ROOT / path).write_text(page(), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    write()
