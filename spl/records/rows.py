@@ -1,0 +1,62 @@
+"""A record as a row of the SQLite table, both ways."""
+
+from __future__ import annotations
+
+import json
+from typing import Any, Final, NamedTuple
+
+from spl.records.record import Draft, Record, check
+
+COLUMNS: Final = "sequence, id, parents, thread, actor, act, kind, body, clock, data_type, judged_by"
+"""The columns that make a record, in the order that rows are in here."""
+
+_ID_BYTES: Final = 32
+
+
+class Checked(NamedTuple):
+    """A draft that may be written, with what its body says taken down once.
+
+    The draft's body stays the caller's own dict, which may change while the draft waits in the queue.
+    """
+
+    draft: Draft
+    body: bytes
+    kind: str | None
+
+    @classmethod
+    def of(cls, draft: Draft) -> Checked:
+        """Check a draft; raises IngestFailed as `check` does."""
+        return cls(draft, check(draft), draft.body.get("kind"))
+
+    def row(self, id_: str, parents: tuple[str, ...], clock: int) -> tuple[Any, ...]:
+        """Give the row to insert: all columns but the sequence."""
+        draft = self.draft
+        return (
+            bytes.fromhex(id_),
+            bytes.fromhex("".join(parents)),
+            draft.thread,
+            draft.actor,
+            draft.act,
+            self.kind,
+            self.body.decode(),
+            clock,
+            draft.data_type,
+            draft.judged_by,
+        )
+
+
+def to_record(row: tuple[Any, ...]) -> Record:
+    """Give the record of a row; its body is fresh, so no two readers share one."""
+    sequence, id_, parents, thread, actor, act, _, body, clock, data_type, judged_by = row
+    return Record(
+        id=id_.hex(),
+        parents=tuple(parents[at : at + _ID_BYTES].hex() for at in range(0, len(parents), _ID_BYTES)),
+        thread=thread,
+        actor=actor,
+        act=act,
+        body=json.loads(body),
+        clock=clock,
+        data_type=data_type,
+        judged_by=judged_by,
+        sequence=sequence,
+    )

@@ -1,0 +1,164 @@
+"""The log's SQLite file: its birth, its mark, its tables, and the connections to it."""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+import stat
+from contextlib import closing, suppress
+from typing import Final
+from urllib.parse import quote
+
+from spl.errors import StoreUnavailable
+
+APPLICATION_ID: Final = 0x73706C31  # "spl1": file(1) and we know a log by it
+FORMAT: Final = 1
+"""The file's `user_version`; a higher one was written by a later release, by rules unknown to this one."""
+
+# A WAL that grew while a long read held it is cut back to this many bytes once it can be.
+_WAL_KEPT: Final = 64 * 1024 * 1024
+
+# An index ends in the rowid, which is `sequence`: each of these gives its records in sequence order.
+# `ordinal` is a record's place on its thread, from 1: the first ones list the threads and the last one counts
+# its thread's records, so no second table has to change with every append.
+# Being append-only makes `sequence` dense: max(sequence) is the number of records.
+_SCHEMA: Final = """
+CREATE TABLE records (
+    sequence INTEGER PRIMARY KEY,
+    id BLOB NOT NULL UNIQUE CHECK (length(id) = 32),
+    parents BLOB NOT NULL CHECK (length(parents) % 32 = 0),
+    thread TEXT NOT NULL,
+    actor TEXT NOT NULL,
+    act TEXT NOT NULL,
+    kind TEXT,
+    body TEXT NOT NULL,
+    clock INTEGER NOT NULL CHECK (clock >= 0),
+    data_type TEXT NOT NULL,
+    judged_by TEXT,
+    ordinal INTEGER NOT NULL CHECK (ordinal >= 1),
+    UNIQUE (thread, actor, clock)
+);
+CREATE INDEX records_thread ON records (thread);
+CREATE INDEX records_actor ON records (actor);
+CREATE INDEX records_kind ON records (kind) WHERE kind IS NOT NULL;
+CREATE INDEX records_thread_kind ON records (thread, kind) WHERE kind IS NOT NULL;
+CREATE INDEX records_opening ON records (sequence) WHERE ordinal = 1;
+
+CREATE TRIGGER records_are_not_updated BEFORE UPDATE ON records
+BEGIN SELECT RAISE(ABORT, 'a record is never changed'); END;
+
+CREATE TRIGGER records_are_not_deleted BEFORE DELETE ON records
+BEGIN SELECT RAISE(ABORT, 'a record is never deleted'); END;
+"""
+
+
+def open_writer(path: str) -> sqlite3.Connection:
+    """Open the log for writing, creating it at need with mode 0600; the caller closes the connection.
+
+    Raises StoreUnavailable when the file cannot be opened, is not a log, or is one of a later release.
+    """
+    _make_private(path)
+    connection = _connect(path, "rw")
+    try:
+        # The schema first, in one transaction: a crash leaves an empty file or a whole log.
+        _claim(connection, path)
+        _make_durable(connection, path)
+    except sqlite3.Error as error:
+        connection.close()
+        raise StoreUnavailable(f"the log {path} cannot be opened: {error}") from error
+    except StoreUnavailable:
+        connection.close()
+        raise
+    return connection
+
+
+def open_reader(path: str) -> sqlite3.Connection:
+    """Open a log that a writer holds open, for reading only; the caller closes the connection.
+
+    Raises StoreUnavailable when the file cannot be opened.
+    """
+    connection = _connect(path, "ro")
+    try:
+        connection.execute("PRAGMA query_only = ON")
+    except sqlite3.Error as error:
+        connection.close()
+        raise StoreUnavailable(f"the log {path} cannot be opened: {error}") from error
+    return connection
+
+
+def _connect(path: str, mode: str) -> sqlite3.Connection:
+    uri = f"file:{quote(os.fsencode(os.path.abspath(path)))}?mode={mode}"
+    try:
+        return sqlite3.connect(uri, uri=True, isolation_level=None, check_same_thread=False)
+    except sqlite3.Error as error:
+        raise StoreUnavailable(f"the log {path} cannot be opened: {error}") from error
+
+
+def _make_private(path: str) -> None:
+    """Create the file as 0600, or take from an older one what others may do with it.
+
+    SQLite gives its side files the mode of the file.
+    """
+    try:
+        try:
+            os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
+        except FileExistsError:
+            # Never by opening it: closing any descriptor of the file drops SQLite's locks in this process.
+            for name in (path, f"{path}-wal", f"{path}-shm", f"{path}-journal"):
+                with suppress(FileNotFoundError):
+                    _tighten(name)
+        else:
+            _sync_directory(os.path.dirname(os.path.abspath(path)))
+    except OSError as error:
+        raise StoreUnavailable(f"the log {path} cannot be opened: {error.strerror}") from error
+
+
+def _tighten(path: str) -> None:
+    mode = os.lstat(path).st_mode
+    if not stat.S_ISREG(mode):
+        raise StoreUnavailable(f"the log {path} cannot be opened: it is not a regular file")
+    if mode & (stat.S_IRWXG | stat.S_IRWXO):
+        os.chmod(path, stat.S_IMODE(mode) & stat.S_IRWXU)
+    # SQLite would quietly open it read-only, and the first append would be the one to fail.
+    if not os.access(path, os.R_OK | os.W_OK):
+        raise StoreUnavailable(f"the log {path} cannot be opened: this user may not write it")
+
+
+def _sync_directory(path: str) -> None:
+    directory = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(directory)
+    finally:
+        os.close(directory)
+
+
+def _claim(connection: sqlite3.Connection, path: str) -> None:
+    """Make an empty file a log; refuse one that is something else."""
+    application = _pragma(connection, "application_id")
+    version = _pragma(connection, "user_version")
+    if application == version == _pragma(connection, "schema_version") == 0:
+        connection.executescript(
+            f"BEGIN IMMEDIATE;{_SCHEMA}"
+            f"PRAGMA application_id = {APPLICATION_ID};PRAGMA user_version = {FORMAT};COMMIT;"
+        )
+    elif application != APPLICATION_ID:
+        raise StoreUnavailable(f"the log {path} cannot be opened: it is some other program's database")
+    elif version != FORMAT:
+        raise StoreUnavailable(
+            f"the log {path} cannot be opened: its format is {version}, this release knows only {FORMAT}"
+        )
+
+
+def _make_durable(connection: sqlite3.Connection, path: str) -> None:
+    if connection.execute("PRAGMA journal_mode = WAL").fetchone() != ("wal",):
+        raise StoreUnavailable(f"the log {path} cannot be opened: its file system does not support WAL")
+    connection.execute("PRAGMA synchronous = FULL")
+    # Without it the rows that INSERT OR REPLACE removes pass the DELETE trigger by. A trigger before INSERT
+    # would bind other programs too, but halves the speed of appending.
+    connection.execute("PRAGMA recursive_triggers = ON")
+    connection.execute(f"PRAGMA journal_size_limit = {_WAL_KEPT}")
+
+
+def _pragma(connection: sqlite3.Connection, name: str) -> int:
+    with closing(connection.execute(f"PRAGMA {name}")) as cursor:
+        return int(cursor.fetchone()[0])

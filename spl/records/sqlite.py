@@ -1,0 +1,239 @@
+"""The log in one SQLite file: group commit for writing, read-only connections beside it for reading."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import queue
+import sqlite3
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any, Final, Self
+
+from spl.errors import SplError, StoreUnavailable
+from spl.records.record import is_record_id
+from spl.records.rows import COLUMNS, Checked, to_record
+from spl.records.schema import open_reader, open_writer
+from spl.records.store import Appended, ThreadRow
+from spl.records.writer import Append, Outcome, Writer
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from spl.records.record import Draft, Record
+
+_READERS: Final = 2
+_MAX_INTEGER: Final = 2**63 - 1  # SQLite's; Python's have no end
+
+_GET = f"SELECT {COLUMNS} FROM records WHERE id = ?"  # noqa: S608 - constants
+_THREADS = """
+SELECT opening.thread, last.ordinal, opening.sequence, last.sequence
+FROM records AS opening JOIN records AS last
+    ON last.sequence = (SELECT max(sequence) FROM records WHERE thread = opening.thread)
+WHERE opening.ordinal = 1 AND opening.sequence > ? ORDER BY opening.sequence LIMIT ?
+"""
+_UNFINISHED = f"""
+SELECT {COLUMNS} FROM records AS opening WHERE kind = ? AND NOT EXISTS (
+    SELECT 1 FROM records AS closing WHERE closing.thread = opening.thread AND closing.kind = ?
+) ORDER BY sequence
+"""  # noqa: S608 - constants
+# Nothing is deleted and a refused insert gives its number back, so the last sequence is the count.
+_COUNT = "SELECT coalesce(max(sequence), 0) FROM records"
+
+
+class SqliteStore:
+    """A `Store` in one file, private to its owner; it belongs to the event loop it was opened in."""
+
+    def __init__(self, writer: sqlite3.Connection, readers: list[sqlite3.Connection]) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._writer_connection = writer
+        self._reader_connections = readers
+        self._idle_readers: queue.SimpleQueue[sqlite3.Connection] = queue.SimpleQueue()
+        for connection in readers:
+            self._idle_readers.put(connection)
+        self._pool = ThreadPoolExecutor(len(readers), thread_name_prefix="spl-log-reader")
+        self._watchers: dict[object, Callable[[Record], None]] = {}
+        self._gathered: list[Append] = []
+        self._closed = False
+        self._closing: asyncio.Future[None] | None = None
+        self._writer = Writer(writer, deliver=self._deliver, ended=self._writer_ended)
+
+    @classmethod
+    async def open(cls, path: str | os.PathLike[str]) -> Self:
+        """Open the log at this path, creating it at need.
+
+        Raises StoreUnavailable when it cannot be opened, is not a log, or is of a later release.
+        """
+        path = os.fspath(path)
+        connections = [open_writer(path)]
+        try:
+            connections += [open_reader(path) for _ in range(_READERS)]
+        except StoreUnavailable:
+            connections[0].close()
+            raise
+        return cls(connections[0], connections[1:])
+
+    async def append(self, drafts: Sequence[Draft]) -> list[Appended]:
+        """See `Store.append`."""
+        self._require_open()
+        checked = [Checked.of(draft) for draft in drafts]
+        if not checked:
+            return []
+        append = Append(checked, self._loop.create_future())
+        if not self._gathered:
+            # What the loop's other tasks append in this turn goes in the same commit.
+            self._loop.call_soon(self._hand_over)
+        self._gathered.append(append)
+        return await append.future
+
+    async def get(self, id: str) -> Record | None:  # noqa: A002 - the field's own name
+        """See `Store.get`."""
+        self._require_open()
+        if not is_record_id(id):
+            return None
+        rows = await self._read(_GET, (bytes.fromhex(id),))
+        return to_record(rows[0]) if rows else None
+
+    async def select(
+        self,
+        *,
+        thread: str | None = None,
+        actor: str | None = None,
+        kind: str | None = None,
+        since: int = 0,
+        limit: int = 100,
+        newest_first: bool = False,
+    ) -> list[Record]:
+        """See `Store.select`."""
+        query, values = _selection(thread, actor, kind, newest_first=newest_first)
+        rows = await self._read(query, (*values, _bounded(since), _bounded(limit)))
+        return [to_record(row) for row in rows]
+
+    async def threads(self, *, since: int = 0, limit: int = 100) -> list[ThreadRow]:
+        """See `Store.threads`."""
+        return [ThreadRow(*row) for row in await self._read(_THREADS, (_bounded(since), _bounded(limit)))]
+
+    async def unfinished(self, opening_kind: str, closing_kind: str) -> list[Record]:
+        """See `Store.unfinished`."""
+        return [to_record(row) for row in await self._read(_UNFINISHED, (opening_kind, closing_kind))]
+
+    async def count(self) -> int:
+        """See `Store.count`."""
+        count: int = (await self._read(_COUNT, ()))[0][0]
+        return count
+
+    def subscribe(self, callback: Callable[[Record], None]) -> Callable[[], None]:
+        """See `Store.subscribe`."""
+        key = object()
+        self._watchers[key] = callback
+
+        def unsubscribe() -> None:
+            self._watchers.pop(key, None)
+
+        return unsubscribe
+
+    async def close(self) -> None:
+        """See `Store.close`."""
+        self._closed = True
+        if self._closing is None:
+            self._hand_over()
+            self._closing = asyncio.ensure_future(asyncio.to_thread(self._shut_down))
+        # Shielded: a caller that stops waiting must not stop the closing that another waits for.
+        await asyncio.shield(self._closing)
+
+    def _hand_over(self) -> None:
+        if self._gathered:
+            self._writer.put(self._gathered)
+            self._gathered = []
+
+    def _shut_down(self) -> None:
+        self._writer.stop()
+        self._pool.shutdown()
+        # The writer's connection last: it is then the one to fold the write-ahead log into the file.
+        for connection in (*self._reader_connections, self._writer_connection):
+            connection.close()
+
+    def _require_open(self) -> None:
+        if self._closed:
+            raise StoreUnavailable("the log is closed: nothing can be read or written any more")
+
+    async def _read(self, query: str, values: tuple[Any, ...]) -> list[tuple[Any, ...]]:
+        self._require_open()
+        return await self._loop.run_in_executor(self._pool, self._fetch, query, values)
+
+    def _fetch(self, query: str, values: tuple[Any, ...]) -> list[tuple[Any, ...]]:
+        connection = self._idle_readers.get()  # as many as there are threads: never waits
+        try:
+            return connection.execute(query, values).fetchall()
+        except sqlite3.Error as error:
+            raise StoreUnavailable(f"the log cannot be read: {error}") from error
+        finally:
+            self._idle_readers.put(connection)
+
+    def _deliver(self, outcomes: list[tuple[Append, Outcome]]) -> None:
+        self._call_in_loop(self._answer, outcomes)
+
+    def _writer_ended(self) -> None:
+        self._call_in_loop(self._answer_the_rest)
+
+    def _call_in_loop(self, function: Callable[..., None], *args: object) -> None:
+        # The loop is closed when its program ended without close(): no one is left to be told.
+        with suppress(RuntimeError):
+            self._loop.call_soon_threadsafe(function, *args)
+
+    def _answer(self, outcomes: list[tuple[Append, Outcome]]) -> None:
+        # The loop runs what it is given in order: the watchers, then the callers whose futures are set after.
+        for _, outcome in outcomes:
+            if not isinstance(outcome, SplError):
+                for appended in outcome:
+                    if appended.created:
+                        self._tell(appended.record)
+        for append, outcome in outcomes:
+            if append.future.done():  # its caller was cancelled
+                continue
+            if isinstance(outcome, SplError):
+                append.future.set_exception(outcome)
+            else:
+                append.future.set_result(outcome)
+
+    def _tell(self, record: Record) -> None:
+        # One call each, so that a watcher that fails keeps the record from no other.
+        for key in self._watchers:
+            self._loop.call_soon(self._tell_one, key, record)
+
+    def _tell_one(self, key: object, record: Record) -> None:
+        callback = self._watchers.get(key)
+        if callback is not None:
+            callback(record)
+
+    def _answer_the_rest(self) -> None:
+        self._closed = True
+        for append in (*self._writer.unanswered(), *self._gathered):
+            if not append.future.done():
+                append.future.set_exception(
+                    StoreUnavailable("the log's writer has stopped by a fault of its own")
+                )
+
+
+def _bounded(number: int) -> int:
+    """Bring a number into SQLite's range; below zero, which LIMIT takes as without end, is zero."""
+    return min(max(number, 0), _MAX_INTEGER)
+
+
+def _selection(
+    thread: str | None, actor: str | None, kind: str | None, *, newest_first: bool
+) -> tuple[str, list[str]]:
+    terms: list[str] = []
+    values: list[str] = []
+    if thread is not None:
+        terms.append("thread = ?")
+        values.append(thread)
+    if actor is not None:
+        terms.append("actor = ?")
+        values.append(actor)
+    if kind is not None:
+        terms.append("kind = ?")
+        values.append(kind)
+    where = " AND ".join([*terms, "sequence > ?"])
+    order = "DESC" if newest_first else "ASC"
+    return f"SELECT {COLUMNS} FROM records WHERE {where} ORDER BY sequence {order} LIMIT ?", values  # noqa: S608 - no value is in the text

@@ -1,0 +1,176 @@
+"""The one thread that writes the log: it takes all that waits and commits it as one transaction."""
+
+from __future__ import annotations
+
+import queue
+import sqlite3
+import threading
+from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
+
+from spl.errors import IngestFailed, SplError, StoreUnavailable
+from spl.records.record import MAX_CLOCK, record_id
+from spl.records.rows import COLUMNS, Checked, to_record
+from spl.records.store import Appended
+
+if TYPE_CHECKING:
+    import asyncio
+    from collections.abc import Callable
+
+    from spl.records.record import Draft, Record
+
+# Enough that the cost of a commit is spread thin; more would only make the first of a group wait longer.
+_GROUP: Final = 512
+
+Outcome: TypeAlias = "list[Appended] | SplError"
+
+_INSERT = f"INSERT INTO records ({COLUMNS}, ordinal) VALUES (NULL, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"  # noqa: S608 - constants
+_LAST = "SELECT ordinal FROM records WHERE thread = ? ORDER BY sequence DESC LIMIT 1"
+_HIGHEST = "SELECT max(clock) FROM records WHERE thread = ? AND actor = ?"
+_AT_CLOCK = f"SELECT {COLUMNS} FROM records WHERE thread = ? AND actor = ? AND clock = ?"  # noqa: S608 - constants
+
+
+class Append(NamedTuple):
+    """One caller's drafts, and where its outcome goes."""
+
+    drafts: list[Checked]
+    future: asyncio.Future[list[Appended]]
+
+
+class Writer:
+    """Group commit over one connection.
+
+    `deliver` is called in the writer's thread, once a group, with every append's outcome in the order they
+    were written; `ended` once at the very end, however it ended, with the appends that got none.
+    """
+
+    def __init__(
+        self,
+        connection: sqlite3.Connection,
+        deliver: Callable[[list[tuple[Append, Outcome]]], None],
+        ended: Callable[[], None],
+    ) -> None:
+        self._connection = connection
+        self._deliver = deliver
+        self._ended = ended
+        self._queue: queue.SimpleQueue[list[Append] | None] = queue.SimpleQueue()
+        self._group: list[Append] = []
+        # A daemon thread: a process that ends without close() must not hang on it. What it was about to
+        # write has been acknowledged to no one.
+        self._thread = threading.Thread(target=self._run, name="spl-log-writer", daemon=True)
+        self._thread.start()
+
+    def put(self, appends: list[Append]) -> None:
+        """Queue appends."""
+        self._queue.put(appends)
+
+    def stop(self) -> None:
+        """Write what is queued, then wait for the thread to end."""
+        self._queue.put(None)
+        self._thread.join()
+
+    def unanswered(self) -> list[Append]:
+        """Give what the ended thread has left: nothing, unless a fault of our own ended it."""
+        left, self._group = self._group, []
+        while True:
+            try:
+                left += self._queue.get_nowait() or []
+            except queue.Empty:
+                return left
+
+    def _run(self) -> None:
+        try:
+            going = True
+            while going:
+                going = self._take()
+                if self._group:
+                    self._deliver(self._commit(self._group))
+                self._group = []
+        finally:
+            self._ended()
+
+    def _take(self) -> bool:
+        """Wait for appends and take all that have come by then; False when those were the last."""
+        appends = self._queue.get()
+        while appends is not None:
+            self._group += appends
+            if len(self._group) >= _GROUP:
+                return True
+            try:
+                appends = self._queue.get_nowait()
+            except queue.Empty:
+                return True
+        return False
+
+    def _commit(self, group: list[Append]) -> list[tuple[Append, Outcome]]:
+        try:
+            self._connection.execute("BEGIN IMMEDIATE")
+            outcomes = [(append, self._attempt(append)) for append in group]
+            self._connection.execute("COMMIT")
+        except sqlite3.Error as error:
+            if self._connection.in_transaction:
+                self._connection.execute("ROLLBACK")
+            return [(append, _unwritten(error)) for append in group]
+        return outcomes
+
+    def _attempt(self, append: Append) -> Outcome:
+        """Write one append inside the group's transaction, or undo it and give the reason."""
+        self._connection.execute("SAVEPOINT append")
+        outcome: Outcome
+        try:
+            outcome = self._write(append)
+        except IngestFailed as error:
+            outcome = error
+        except sqlite3.Error as error:
+            # Out of space, SQLite undoes the whole transaction: the group's other appends are gone too.
+            if not self._connection.in_transaction:
+                raise
+            outcome = _unwritten(error)
+        if isinstance(outcome, SplError):
+            self._connection.execute("ROLLBACK TO append")
+        self._connection.execute("RELEASE append")
+        return outcome
+
+    def _write(self, append: Append) -> list[Appended]:
+        written: list[Appended] = []
+        for checked in append.drafts:
+            parents = set(checked.draft.parents)
+            if checked.draft.chained:
+                if not written:
+                    raise IngestFailed("a chained draft is refused: no draft stands before it in this append")
+                parents.add(written[-1].record.id)
+            written.append(self._write_one(checked, tuple(sorted(parents))))
+        return written
+
+    def _write_one(self, checked: Checked, parents: tuple[str, ...]) -> Appended:
+        draft = checked.draft
+        highest: int | None = self._connection.execute(_HIGHEST, (draft.thread, draft.actor)).fetchone()[0]
+        clock = draft.clock
+        if clock is None:
+            clock = 1 if highest is None else highest + 1
+            if clock > MAX_CLOCK:
+                raise IngestFailed(f"{draft.actor} has used the highest clock there is on {draft.thread}")
+        id_ = record_id(parents, draft.thread, draft.actor, draft.act, checked.body, clock, draft.data_type)
+        if highest is not None and clock <= highest:
+            return Appended(self._stored(draft, id_, clock, highest), created=False)
+        row = checked.row(id_, parents, clock)
+        last = self._connection.execute(_LAST, (draft.thread,)).fetchone()
+        ordinal = 1 if last is None else last[0] + 1
+        sequence = self._connection.execute(_INSERT, (*row, ordinal)).lastrowid
+        return Appended(to_record((sequence, *row)), created=True)
+
+    def _stored(self, draft: Draft, id_: str, clock: int, highest: int) -> Record:
+        """Give the record that already has this clock, which the id must be that of."""
+        row = self._connection.execute(_AT_CLOCK, (draft.thread, draft.actor, clock)).fetchone()
+        where = f"of {draft.actor} on {draft.thread}"
+        if row is None:
+            raise IngestFailed(f"ClockNotRising: clock {clock} {where} is below the highest, {highest}")
+        record = to_record(row)
+        if record.id != id_:
+            raise IngestFailed(
+                f"DuplicateClock: clock {clock} {where} is taken by a record with other content"
+            )
+        return record
+
+
+def _unwritten(error: sqlite3.Error) -> StoreUnavailable:
+    return StoreUnavailable(f"the log cannot be written: {error}")

@@ -1,0 +1,464 @@
+"""What every store must do. A backend's test module inherits `StoreContract` and gives it `make_store`."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from contextlib import AbstractAsyncContextManager
+from typing import Any, TypeAlias, TypeVar
+
+import pytest
+
+from spl.errors import IngestFailed, StoreUnavailable
+from spl.records.record import MAX_CLOCK, Draft, Record, record_id
+from spl.records.store import Store, ThreadRow
+
+MakeStore: TypeAlias = Callable[[], AbstractAsyncContextManager[Store]]
+"""Opens the test's own store, closed at the end of the block; the next call opens the same one again."""
+
+T = TypeVar("T")
+
+OPENING = "acme.work.opening.v1"
+CLOSING = "acme.work.closing.v1"
+
+
+def draft(text: str = "hello", **fields: Any) -> Draft:
+    """Give a draft that a store takes, but for the fields given."""
+    given = {"thread": "th_1", "actor": "did:sync:user:ana", "act": "KNOW", "body": {"text": text}, **fields}
+    return Draft(**given)
+
+
+def of_kind(kind: str, **fields: Any) -> Draft:
+    """Give a draft with this kind."""
+    return draft(body={"kind": kind}, **fields)
+
+
+def in_store(make_store: MakeStore, scenario: Callable[[Store], Awaitable[T]]) -> T:
+    """Run a scenario on the test's store in a loop of its own."""
+
+    async def run() -> T:
+        async with make_store() as store:
+            return await scenario(store)
+
+    return asyncio.run(run())
+
+
+async def texts(store: Store, **query: Any) -> list[str]:
+    """Give the texts of the records that a query finds."""
+    return [record.body["text"] for record in await store.select(**query)]
+
+
+class StoreContract:
+    """The contract; the name keeps pytest from collecting it here."""
+
+    def test_a_record_comes_back_as_it_was_written(self, make_store: MakeStore) -> None:
+        parents = ("f" * 64, "0" * 64, "f" * 64)
+        wanted = draft(
+            thread="th_a:b@c.d-e",
+            act="LEARN",
+            body={"kind": "acme.note.text.v1", "né": ["😀", 1.5, None, {"b": True, "a": []}]},
+            parents=parents,
+            data_type="MORPHISM",
+            judged_by="did:sync:system:engine",
+        )
+
+        async def scenario(store: Store) -> None:
+            [(record, created)] = await store.append([wanted])
+            assert created
+            assert record.parents == ("0" * 64, "f" * 64)
+            assert (record.thread, record.actor, record.act) == (wanted.thread, wanted.actor, "LEARN")
+            assert (record.body, record.data_type) == (wanted.body, "MORPHISM")
+            assert (record.judged_by, record.clock, record.sequence) == (wanted.judged_by, 1, 1)
+            assert record.kind == "acme.note.text.v1"
+            assert await store.get(record.id) == record
+            assert await store.select() == [record]
+
+        in_store(make_store, scenario)
+
+    def test_the_id_is_the_hash_of_the_record_given_back(self, make_store: MakeStore) -> None:
+        async def scenario(store: Store) -> None:
+            [(r, _)] = await store.append(
+                [draft(body={"n": 2.0, "z": {"b": 1, "a": -0.0}}, parents=("e" * 64,))]
+            )
+            assert r.id == record_id(r.parents, r.thread, r.actor, r.act, r.body, r.clock, r.data_type)
+            assert [type(r.body["n"]), type(r.body["z"]["a"])] == [int, int]
+
+        in_store(make_store, scenario)
+
+    def test_a_body_changed_after_the_append_was_asked_for_changes_no_record(
+        self, make_store: MakeStore
+    ) -> None:
+        async def scenario(store: Store) -> None:
+            body: dict[str, Any] = {"kind": OPENING, "list": [1]}
+            waiting = asyncio.ensure_future(store.append([draft(body=body)]))
+            await asyncio.sleep(0)
+            body["kind"] = CLOSING
+            body["list"].append(2)
+            [(record, _)] = await waiting
+            assert record.body == {"kind": OPENING, "list": [1]}
+            assert await store.select(kind=OPENING) == [record]
+            record.body["list"].append(3)
+            assert (await store.select())[0].body == {"kind": OPENING, "list": [1]}
+
+        in_store(make_store, scenario)
+
+    def test_nothing_to_append_is_nothing_appended(self, make_store: MakeStore) -> None:
+        async def scenario(store: Store) -> None:
+            assert await store.append([]) == []
+            assert await store.count() == 0
+
+        in_store(make_store, scenario)
+
+    def test_records_are_there_when_the_store_is_opened_again(self, make_store: MakeStore) -> None:
+        async def write(store: Store) -> list[Record]:
+            return [record for record, _ in await store.append([draft("a"), draft("b")])]
+
+        async def read(store: Store) -> list[Record]:
+            [(third, _)] = await store.append([draft("c")])
+            assert (third.sequence, third.clock) == (3, 3)
+            return await store.select(limit=2)
+
+        assert in_store(make_store, write) == in_store(make_store, read)
+
+    # --- clocks ---
+
+    def test_clocks_left_out_count_from_one_for_each_actor_on_each_thread(
+        self, make_store: MakeStore
+    ) -> None:
+        async def scenario(store: Store) -> None:
+            written = await store.append(
+                [
+                    draft(),
+                    draft(),
+                    draft(actor="did:sync:user:bo"),
+                    draft(thread="th_2"),
+                    draft(clock=10),
+                    draft(),
+                ]
+            )
+            assert [appended.record.clock for appended in written] == [1, 2, 1, 1, 10, 11]
+            assert [appended.record.sequence for appended in written] == [1, 2, 3, 4, 5, 6]
+
+        in_store(make_store, scenario)
+
+    def test_a_first_clock_may_be_zero(self, make_store: MakeStore) -> None:
+        async def scenario(store: Store) -> None:
+            written = await store.append([draft(clock=0), draft()])
+            assert [appended.record.clock for appended in written] == [0, 1]
+
+        in_store(make_store, scenario)
+
+    def test_a_clock_used_with_other_content_is_a_duplicate(self, make_store: MakeStore) -> None:
+        async def scenario(store: Store) -> None:
+            await store.append([draft("a", clock=5), draft("b", clock=6)])
+            for clock in (5, 6):
+                with pytest.raises(IngestFailed, match="DuplicateClock"):
+                    await store.append([draft("other", clock=clock)])
+            assert await texts(store) == ["a", "b"]
+
+        in_store(make_store, scenario)
+
+    def test_an_unused_clock_below_the_highest_is_not_rising(self, make_store: MakeStore) -> None:
+        async def scenario(store: Store) -> None:
+            await store.append([draft("a", clock=5)])
+            with pytest.raises(IngestFailed, match="ClockNotRising"):
+                await store.append([draft("b", clock=4)])
+            assert await store.count() == 1
+
+        in_store(make_store, scenario)
+
+    def test_after_the_highest_clock_there_is_no_next(self, make_store: MakeStore) -> None:
+        async def scenario(store: Store) -> None:
+            await store.append([draft(clock=MAX_CLOCK)])
+            with pytest.raises(IngestFailed, match="highest clock"):
+                await store.append([draft()])
+
+        in_store(make_store, scenario)
+
+    # --- the same record again ---
+
+    def test_the_same_record_again_is_the_one_that_stands(self, make_store: MakeStore) -> None:
+        async def scenario(store: Store) -> None:
+            [first] = await store.append([draft("a", clock=3, judged_by="did:sync:user:first")])
+            await store.append([draft("b")])
+            [again] = await store.append([draft("a", clock=3, judged_by="did:sync:user:second")])
+            assert again == (first.record, False)
+            assert await store.count() == 2
+
+        in_store(make_store, scenario)
+
+    def test_the_same_record_twice_in_one_append_is_one_record(self, make_store: MakeStore) -> None:
+        async def scenario(store: Store) -> None:
+            first, second = await store.append([draft(clock=1), draft(clock=1)])
+            assert first.created
+            assert second == (first.record, False)
+
+        in_store(make_store, scenario)
+
+    def test_a_chained_append_sent_again_writes_nothing_new(self, make_store: MakeStore) -> None:
+        batch = [draft("a", clock=1), draft("b", clock=2, chained=True)]
+
+        async def scenario(store: Store) -> None:
+            first = await store.append(batch)
+            assert await store.append(batch) == [(record, False) for record, _ in first]
+
+        in_store(make_store, scenario)
+
+    # --- all or none ---
+
+    @pytest.mark.parametrize("bad", [draft(clock=1), draft(clock=-1), draft(thread="a/b"), draft(act="SAY")])
+    def test_one_bad_draft_keeps_the_whole_append_out(self, make_store: MakeStore, bad: Draft) -> None:
+        async def scenario(store: Store) -> None:
+            with pytest.raises(IngestFailed):
+                await store.append([draft(clock=2), draft(thread="th_2"), bad])
+            assert await store.count() == 0
+            assert await store.threads() == []
+
+        in_store(make_store, scenario)
+
+    def test_one_bad_append_leaves_its_neighbours_alone(self, make_store: MakeStore) -> None:
+        async def scenario(store: Store) -> None:
+            drafts = [draft(str(n), clock=n) for n in range(1, 6)]
+            drafts[2] = draft("bad", clock=1)
+            results = await asyncio.gather(*(store.append([d]) for d in drafts), return_exceptions=True)
+            assert [isinstance(result, IngestFailed) for result in results] == [
+                False,
+                False,
+                True,
+                False,
+                False,
+            ]
+            assert await texts(store) == ["1", "2", "4", "5"]
+            assert [record.sequence for record in await store.select()] == [1, 2, 3, 4]
+
+        in_store(make_store, scenario)
+
+    # --- chains ---
+
+    def test_chained_drafts_name_the_one_before_them_as_parent(self, make_store: MakeStore) -> None:
+        async def scenario(store: Store) -> None:
+            a, b, c, d = await store.append(
+                [
+                    draft("a"),
+                    draft("b", chained=True),
+                    draft("c", chained=True, parents=("0" * 64,)),
+                    draft("d"),
+                ]
+            )
+            assert a.record.parents == d.record.parents == ()
+            assert b.record.parents == (a.record.id,)
+            assert c.record.parents == tuple(sorted(("0" * 64, b.record.id)))
+
+        in_store(make_store, scenario)
+
+    def test_a_chained_draft_with_none_before_it_is_refused(self, make_store: MakeStore) -> None:
+        async def scenario(store: Store) -> None:
+            with pytest.raises(IngestFailed, match="chained"):
+                await store.append([draft(chained=True)])
+            assert await store.count() == 0
+
+        in_store(make_store, scenario)
+
+    # --- reading ---
+
+    def test_select_finds_by_thread_actor_and_kind_in_every_combination(self, make_store: MakeStore) -> None:
+        async def scenario(store: Store) -> None:
+            await store.append(
+                [
+                    of_kind(name, thread=place, actor=author)
+                    for place in ("th_1", "th_2")
+                    for author in ("did:a:1", "did:a:2")
+                    for name in (OPENING, CLOSING)
+                ]
+            )
+            everything = await store.select()
+            assert len(everything) == 8
+            for thread in (None, "th_2"):
+                for actor in (None, "did:a:2"):
+                    for kind in (None, CLOSING):
+                        expected = [
+                            record
+                            for record in everything
+                            if record.thread == (thread or record.thread)
+                            and record.actor == (actor or record.actor)
+                            and record.kind == (kind or record.kind)
+                        ]
+                        assert await store.select(thread=thread, actor=actor, kind=kind) == expected
+                        newest = await store.select(thread=thread, actor=actor, kind=kind, newest_first=True)
+                        assert newest == expected[::-1]
+            assert await store.select(thread="th_3") == []
+
+        in_store(make_store, scenario)
+
+    def test_pages_follow_each_other_without_a_gap_or_a_repeat(self, make_store: MakeStore) -> None:
+        async def scenario(store: Store) -> None:
+            await store.append([draft(str(n), thread=f"th_{n % 2}") for n in range(10)])
+            read: list[Record] = []
+            while page := await store.select(thread="th_1", since=read[-1].sequence if read else 0, limit=2):
+                read += page
+            assert [record.body["text"] for record in read] == ["1", "3", "5", "7", "9"]
+            assert await texts(store, since=7, newest_first=True, limit=2) == ["9", "8"]
+            assert await texts(store, since=8, newest_first=True) == ["9", "8"]
+
+        in_store(make_store, scenario)
+
+    @pytest.mark.parametrize("limit", [0, -1])
+    def test_a_limit_below_one_gives_nothing(self, make_store: MakeStore, limit: int) -> None:
+        async def scenario(store: Store) -> None:
+            await store.append([draft()])
+            assert await store.select(limit=limit) == []
+            assert await store.threads(limit=limit) == []
+
+        in_store(make_store, scenario)
+
+    def test_numbers_beyond_any_sequence_are_no_fault(self, make_store: MakeStore) -> None:
+        async def scenario(store: Store) -> None:
+            await store.append([draft("a")])
+            assert await texts(store, limit=10**30) == ["a"]
+            assert await texts(store, since=-(10**30)) == ["a"]
+            assert await texts(store, since=10**30) == []
+
+        in_store(make_store, scenario)
+
+    @pytest.mark.parametrize("id_", ["", "0" * 64, "0" * 63, "g" * 64, "A" * 64, "0" * 64 + "\n"])
+    def test_an_id_of_no_record_finds_none(self, make_store: MakeStore, id_: str) -> None:
+        async def scenario(store: Store) -> None:
+            await store.append([draft()])
+            assert await store.get(id_) is None
+
+        in_store(make_store, scenario)
+
+    def test_threads_are_listed_in_the_order_they_began(self, make_store: MakeStore) -> None:
+        async def scenario(store: Store) -> None:
+            for thread in ("th_b", "th_a", "th_b", "th_c", "th_a", "th_b"):
+                await store.append([draft(thread=thread)])
+            b, a, c = ThreadRow("th_b", 3, 1, 6), ThreadRow("th_a", 2, 2, 5), ThreadRow("th_c", 1, 4, 4)
+            assert await store.threads() == [b, a, c]
+            assert await store.threads(limit=2) == [b, a]
+            assert await store.threads(since=2) == [c]
+
+        in_store(make_store, scenario)
+
+    def test_unfinished_gives_the_openings_whose_thread_was_never_closed(self, make_store: MakeStore) -> None:
+        async def scenario(store: Store) -> None:
+            for thread in ("th_1", "th_2", "th_3"):
+                await store.append([of_kind(OPENING, thread=thread), draft(thread=thread)])
+            await store.append([of_kind(CLOSING, thread="th_2"), of_kind(CLOSING, thread="th_4")])
+            assert [record.thread for record in await store.unfinished(OPENING, CLOSING)] == ["th_1", "th_3"]
+
+        in_store(make_store, scenario)
+
+    # --- watching ---
+
+    def test_a_watcher_is_told_of_each_new_record_in_order_before_the_append_returns(
+        self, make_store: MakeStore
+    ) -> None:
+        async def scenario(store: Store) -> None:
+            told: list[int] = []
+            store.subscribe(lambda record: told.append(record.sequence))
+
+            async def append(n: int) -> None:
+                for appended in await store.append([draft(thread=f"th_{n}"), draft(thread=f"th_{n}")]):
+                    assert appended.record.sequence in told
+
+            await asyncio.gather(*(append(n) for n in range(50)))
+            assert told == list(range(1, 101))
+
+        in_store(make_store, scenario)
+
+    def test_what_a_watcher_is_told_can_be_read(self, make_store: MakeStore) -> None:
+        async def scenario(store: Store) -> None:
+            reads: list[asyncio.Task[Record | None]] = []
+            store.subscribe(lambda record: reads.append(asyncio.ensure_future(store.get(record.id))))
+            [(record, _)] = await store.append([draft()])
+            assert await asyncio.gather(*reads) == [record]
+
+        in_store(make_store, scenario)
+
+    def test_a_watcher_is_not_told_of_what_was_there_or_was_refused(self, make_store: MakeStore) -> None:
+        async def scenario(store: Store) -> None:
+            await store.append([draft(clock=1)])
+            told: list[Record] = []
+            store.subscribe(told.append)
+            await store.append([draft(clock=1)])
+            with pytest.raises(IngestFailed):
+                await store.append([draft(thread="th_2"), draft("other", clock=1)])
+            assert told == []
+
+        in_store(make_store, scenario)
+
+    def test_a_watcher_that_left_is_told_nothing_more(self, make_store: MakeStore) -> None:
+        async def scenario(store: Store) -> None:
+            told: list[Record] = []
+            unsubscribe = store.subscribe(told.append)
+
+            def leave(record: Record) -> None:
+                unsubscribe()
+
+            store.subscribe(leave)
+            await store.append([draft("a"), draft("b")])
+            unsubscribe()
+            assert [record.body["text"] for record in told] == ["a"]
+
+        in_store(make_store, scenario)
+
+    def test_a_watcher_that_fails_keeps_the_record_from_no_one(self, make_store: MakeStore) -> None:
+        async def scenario(store: Store) -> None:
+            failures: list[dict[str, Any]] = []
+            asyncio.get_running_loop().set_exception_handler(lambda _, context: failures.append(context))
+            told: list[Record] = []
+
+            def fail(record: Record) -> None:
+                raise ValueError(record.id)
+
+            store.subscribe(fail)
+            store.subscribe(told.append)
+            [(record, _)] = await store.append([draft()])
+            assert told == [record]
+            assert str(failures[0]["exception"]) == record.id
+
+        in_store(make_store, scenario)
+
+    # --- callers that go away, and the end ---
+
+    def test_a_cancelled_caller_does_not_take_its_record_back_or_harm_the_next(
+        self, make_store: MakeStore
+    ) -> None:
+        async def scenario(store: Store) -> None:
+            waiting = asyncio.ensure_future(store.append([draft("cancelled")]))
+            await asyncio.sleep(0)
+            waiting.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await waiting
+            await store.append([draft("next")])
+            assert await texts(store) == ["cancelled", "next"]
+
+        in_store(make_store, scenario)
+
+    def test_closing_writes_what_is_queued_and_lets_nothing_in_after(self, make_store: MakeStore) -> None:
+        async def scenario(store: Store) -> None:
+            queued = [asyncio.ensure_future(store.append([draft(str(n))])) for n in range(20)]
+            await asyncio.sleep(0)
+            await store.close()
+            await asyncio.gather(store.close(), store.close())
+            assert [(await append)[0].record.sequence for append in queued] == list(range(1, 21))
+            with pytest.raises(StoreUnavailable):
+                await store.append([draft()])
+            with pytest.raises(StoreUnavailable):
+                await store.append([])
+            reads = (
+                store.get("0" * 64),
+                store.select(),
+                store.threads(),
+                store.unfinished(OPENING, CLOSING),
+                store.count(),
+            )
+            for read in await asyncio.gather(*reads, return_exceptions=True):
+                assert isinstance(read, StoreUnavailable)
+
+        in_store(make_store, scenario)
+
+        async def count(store: Store) -> int:
+            return await store.count()
+
+        assert in_store(make_store, count) == 20
