@@ -1,0 +1,66 @@
+"""The provider without a model: no network, no cost, and only the verify goal is carried out.
+
+It lets a fresh instance prove its confinement before anyone gives it a key.
+"""
+
+from __future__ import annotations
+
+import re
+from decimal import Decimal
+from typing import TYPE_CHECKING, Any
+
+from spl.inference.model import Call, Reply, Request, Usage
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from spl.inference.model import StopReason
+
+_GOAL = re.compile(r"Record a note whose text is exactly: (.+?) \. Use the record_note tool")
+_NO_MODEL = (
+    "No model is configured, so this goal cannot be carried out. "
+    "Start the daemon with a provider that has one; 'spl serve --help' names them."
+)
+
+
+class EchoProvider:
+    """Carries out `Record a note whose text is exactly: … . Use the record_note tool`, and nothing else."""
+
+    name = "echo"
+    default_model = "echo"
+
+    async def complete(self, request: Request) -> Reply:
+        """Ask for the note, then say what became of it; for any other goal, say that there is no model."""
+        text = _note(request)
+        if text is None:
+            return _reply(request, _NO_MODEL, "no_model")
+        result = next((message for message in reversed(request.messages) if message["role"] == "tool"), None)
+        if result is None:
+            call = Call(f"call_{request.turn + 1}_1", "record_note", {"text": text})
+            return _reply(request, "", "tool_use", call)
+        if result["status"] == "ok":
+            return _reply(request, "Recorded the note.", "end")
+        return _reply(request, f"The note was not recorded: {result['content']}", "end")
+
+    def price(self, model: str) -> tuple[Decimal, Decimal]:  # noqa: ARG002 - it has no models to tell apart
+        """Give nothing for a million tokens of input and of output."""
+        return Decimal(0), Decimal(0)
+
+
+def _note(request: Request) -> str | None:
+    """Give the text of the note that the goal asks for, or None if this is not such a goal."""
+    goal = next((message["content"] for message in request.messages if message["role"] == "user"), "")
+    found = _GOAL.search(goal)
+    if found is None or all(tool["name"] != "record_note" for tool in request.tools):
+        return None
+    return found[1]
+
+
+def _reply(request: Request, text: str, stop_reason: StopReason, *calls: Call) -> Reply:
+    # Words stand for tokens: there is no model whose tokens could be counted.
+    usage = Usage(sum(_words(message) for message in request.messages), len(text.split()))
+    return Reply(text, calls, stop_reason, usage, request.model or EchoProvider.default_model)
+
+
+def _words(message: Mapping[str, Any]) -> int:
+    return len(message["content"].split())

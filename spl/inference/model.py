@@ -1,0 +1,60 @@
+"""What is asked of a model and what it answers, in the project's own neutral form."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+StopReason = Literal["end", "tool_use", "length", "no_model"]
+"""Why a reply ends: it is done, it asks for tools, the output limit cut it off, or no model is configured."""
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """A tool call that a reply asks for; `id` is unique in its reply."""
+
+    id: str
+    name: str
+    arguments: Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Usage:
+    """What a call to a model took, in tokens."""
+
+    input_tokens: int = 0
+    output_tokens: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Reply:
+    """A model's whole answer to one request; `model` is the one that gave it."""
+
+    text: str
+    calls: tuple[Call, ...]
+    stop_reason: StopReason
+    usage: Usage
+    model: str
+
+    def wire(self) -> dict[str, Any]:
+        """Give the reply as the infer door answers it: text, calls and stop reason."""
+        calls = [{"id": call.id, "name": call.name, "arguments": dict(call.arguments)} for call in self.calls]
+        return {"text": self.text, "calls": calls, "stop_reason": self.stop_reason}
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """One model call of a run.
+
+    `messages` and `tools` are in the loop's neutral form. `turn` counts from 0. Without a `model` the
+    provider's default is taken; without `max_output_tokens` the provider's own bound holds.
+    """
+
+    model: str | None
+    messages: Sequence[Mapping[str, Any]]
+    tools: Sequence[Mapping[str, Any]]
+    turn: int
+    max_output_tokens: int | None = None

@@ -1,0 +1,92 @@
+"""The tools the kernel runs for anyone: their arguments come from a model, so each is checked here."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from spl.tools.registry import Reader
+
+NOTE_LIMIT = 16384
+"""Characters in a note."""
+
+_OUTPUT_LIMIT = 32768
+
+SCHEMAS: dict[str, dict[str, Any]] = {
+    "record_note": {
+        "description": "Write a note on this run's thread, where it stays and can be read by people.",
+        "parameters": {
+            "type": "object",
+            "properties": {
+                "text": {"type": "string", "description": "The note", "minLength": 1, "maxLength": NOTE_LIMIT}
+            },
+            "required": ["text"],
+            "additionalProperties": False,
+        },
+    },
+    "read_thread": {
+        "description": "Read the records of a thread, oldest first, one JSON object a line.",
+        "parameters": {
+            "type": "object",
+            "properties": {
+                "thread": {"type": "string", "description": "The thread's name"},
+                "since": {
+                    "type": "integer",
+                    "description": "Only records with a sequence above this one",
+                    "minimum": 0,
+                },
+            },
+            "required": ["thread"],
+            "additionalProperties": False,
+        },
+    },
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """What a tool did: `ok` or `error`, what the model is shown, and (kind, body) pairs the kernel is to write."""
+
+    status: str
+    output: str
+    records: tuple[tuple[str, dict[str, Any]], ...] = ()
+
+
+def _error(sentence: str) -> Result:
+    return Result("error", sentence)
+
+
+async def record_note(_: Reader, arguments: Mapping[str, Any]) -> Result:
+    """Have a note written."""
+    if set(arguments) != {"text"}:
+        return _error("record_note takes one argument, text, and no other")
+    text = arguments["text"]
+    if not isinstance(text, str) or not 1 <= len(text) <= NOTE_LIMIT:
+        return _error(f"record_note takes its text as a string of 1 to {NOTE_LIMIT} characters")
+    return Result("ok", "The note is recorded.", (("core.work.note.v1", {"text": text}),))
+
+
+async def read_thread(reader: Reader, arguments: Mapping[str, Any]) -> Result:
+    """Give what stands on a thread, as much as fits."""
+    if not {"thread"} <= set(arguments) <= {"thread", "since"}:
+        return _error("read_thread takes the argument thread, since if wanted, and no other")
+    thread, since = arguments["thread"], arguments.get("since", 0)
+    if not isinstance(thread, str) or type(since) is not int or since < 0:
+        return _error("read_thread takes thread as a string and since as a whole number of 0 or more")
+    records = await reader.read(thread, since)
+    if records is None:
+        return _error(f"there is no thread {thread!r} that this run's actor may read")
+    lines: list[str] = []
+    room = _OUTPUT_LIMIT
+    for record in records:
+        line = json.dumps({"sequence": record.sequence, "actor": record.actor, "body": record.body})
+        room -= len(line) + 1
+        if room < 0:
+            lines.append(f"(more follows: read on with since {record.sequence - 1})")
+            break
+        lines.append(line)
+    return Result("ok", "\n".join(lines) or "(nothing)")
