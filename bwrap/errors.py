@@ -1,0 +1,28 @@
+"""What this library says when it refuses: a profile that is not valid, or a layer that is not as claimed."""
+
+from __future__ import annotations
+
+
+class ConfinementError(Exception):
+    """Base of the library's errors."""
+
+
+class ProfileError(ConfinementError):
+    """A profile that cannot be used; the message names the file, the place in it and the reason."""
+
+    def __init__(self, file: str, place: str, reason: str) -> None:
+        super().__init__(f"profile {file}: {place}: {reason}" if place else f"profile {file}: {reason}")
+        self.file = file
+        self.place = place
+        self.reason = reason
+
+
+class LayerError(ConfinementError):
+    """A layer that could not be set up or confirmed; the process, if there was one, is dead."""
+
+    def __init__(self, layer: str, *, expected: str, observed: str, remedy: str) -> None:
+        super().__init__(f"layer {layer}: expected {expected}, observed {observed}; {remedy}")
+        self.layer = layer
+        self.expected = expected
+        self.observed = observed
+        self.remedy = remedy

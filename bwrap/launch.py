@@ -1,0 +1,367 @@
+"""Start one confined process and confirm every layer of it, or leave nothing.
+
+Held before its exec, limited, released to its self-probe, looked at from outside: only then is there a `Confined`
+with a receipt. Whatever is not as claimed ends in a `LayerError` and a dead process.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import re
+import resource
+import secrets
+import select
+import subprocess
+from contextlib import ExitStack, suppress
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from bwrap import arguments, layers, supervise, uids
+from bwrap.errors import LayerError
+from bwrap.host import Shape
+from bwrap.pipes import Tail, read_line, readable
+from bwrap.process import Process
+from bwrap.receipt import Confirmed, Receipt, confirm
+from bwrap.sealed import Sealed
+
+if TYPE_CHECKING:
+    from bwrap.plan import Plan
+    from bwrap.supervise import Exit, Ledger
+
+__all__ = ["Confined", "Confirmed", "Receipt", "launch"]
+
+_STATUS_LIMIT = 4096
+_READY_LIMIT = 65536
+_PRLIMIT = "/usr/bin/prlimit"
+_PRLIMIT_OPTIONS = {
+    "RLIMIT_AS": "--as",
+    "RLIMIT_FSIZE": "--fsize",
+    "RLIMIT_NPROC": "--nproc",
+    "RLIMIT_NOFILE": "--nofile",
+    "RLIMIT_CPU": "--cpu",
+    "RLIMIT_CORE": "--core",
+}
+
+# What bubblewrap says when it cannot set a layer up, and which layer that is.
+_COMPLAINTS = (
+    (r"seccomp", "syscalls"),
+    (r"user ?ns|user namespace|uid map|new namespace|max_user_namespaces", "user_namespace"),
+    (r"loopback|RTM_|network", "network"),
+    (r"capab|prctl", "capabilities"),
+    (r"mount|mkdir|create|symlink|remount|pivot|source path", "mounts"),
+)
+
+
+@dataclass
+class Confined:
+    """A live confined process, its receipt, and the one line it is still to be given."""
+
+    process: Process
+    receipt: Receipt
+    _launch: _Launch
+    _killed: str | None = field(default=None, init=False)
+
+    @property
+    def alive(self) -> bool:
+        """Whether it still runs, asked of its pidfd: true of this process only, whoever has its number later."""
+        return self._launch.alive()
+
+    @property
+    def stderr(self) -> str:
+        """The end of what it wrote to standard error; its own word."""
+        return self._launch.said()
+
+    def entrust(self, line: bytes) -> None:
+        """Write its one line (at most 4096 bytes) to standard input and close it.
+
+        A process that is gone already is no error here: its end is seen by `wait`.
+        """
+        self._launch.write_input(line)
+
+    def kill(self, why: str) -> None:
+        """Kill it and its monitor; the first `why` will stand in its exit."""
+        self._killed = self._killed or why
+        self._launch.kill()
+
+    async def wait(self) -> Exit:
+        """Wait until it is gone and nothing of it is left; gives how it ended."""
+        status = await self._launch.wait()
+        return supervise.read_exit(status, self._killed)
+
+
+async def launch(plan: Plan, image: Sealed, ledger: Ledger, *, seconds: float) -> Confined:
+    """Start a process for a plan and confirm its layers within `seconds`.
+
+    The command is given a nonce and the list of attempts as arguments, and answers with one line of JSON on
+    standard output (`ready`, `image`, `results`). Must be called on a thread that lives as long as the daemon:
+    the kernel sends the death-of-parent signal when the spawning thread ends (PR_SET_PDEATHSIG, prctl(2)).
+    Raises `LayerError` naming the layer.
+    """
+    started = _Launch(plan, image)
+    try:
+        async with asyncio.timeout(seconds):
+            return await started.run(ledger)
+    except TimeoutError:
+        await started.abandon()
+        raise LayerError(
+            "sandbox",
+            expected=f"a worker that is ready within {seconds:g} s",
+            observed=started.said() or "no answer",
+            remedy="look at the host's load, or allow more time in the settings",
+        ) from None
+    except BaseException:
+        await started.abandon()
+        raise
+
+
+class _Launch:
+    """The descriptors and processes of one start, so that each way out gives all of them back."""
+
+    def __init__(self, plan: Plan, image: Sealed) -> None:
+        self._plan, self._image = plan, image
+        self._shape = plan.host.shape
+        self._monitor: subprocess.Popen[bytes] | None = None
+        self._lease: uids.Lease | None = None
+        self._tail: Tail | None = None
+        self._open: dict[str, int] = {}
+        self.ended: asyncio.Task[int] | None = None
+
+    async def run(self, ledger: Ledger) -> Confined:
+        options = arguments.arguments(self._plan)
+        nonce = secrets.token_hex(16)
+        uid, gid = self._identity()
+        self._spawn(options, uid, gid, nonce)
+        process = await self._held(uid, gid)
+        self._limit(process)
+        ledger.add(process)
+        self.ended = asyncio.create_task(self._see_end(process, ledger))
+        self._close("block")  # at this end of file bubblewrap lets its child go on to its exec
+        answer = await self._ready()
+        receipt = Receipt(
+            process=process,
+            start_time=supervise.started(process.pid),
+            argv_digest=arguments.digest(options, self._plan.command),
+            filter_digest=self._plan.filter.digest,
+            image_digest=self._image.digest,
+            layers=confirm(process, answer, nonce, self._image.digest),
+        )
+        if not self.alive():
+            raise self._refusal("a worker that lives")
+        return Confined(process, receipt, self)
+
+    async def wait(self) -> int:
+        if self.ended is None:
+            raise RuntimeError("nothing was started")
+        return await asyncio.shield(self.ended)
+
+    def alive(self) -> bool:
+        if "process" not in self._open:
+            return False
+        poll = select.poll()
+        poll.register(self._open["process"], select.POLLIN)
+        return not poll.poll(0)
+
+    def said(self) -> str:
+        return self._tail.text if self._tail else ""
+
+    def write_input(self, line: bytes) -> None:
+        with suppress(BrokenPipeError):
+            os.write(self._open["stdin"], line)
+        self._close("stdin")
+
+    def kill(self) -> None:
+        for name in ("process", "monitor"):
+            if name in self._open:
+                supervise.kill(self._open[name])
+
+    async def abandon(self) -> None:
+        """Kill what was started and wait until it is gone, even when the caller is being cancelled."""
+        self.kill()
+        if self.ended is not None:
+            await asyncio.shield(self.ended)
+            return
+        if self._monitor is not None:
+            await asyncio.shield(readable(self._open["monitor"]))
+            self._monitor.wait()
+        self._give_back()
+
+    def _identity(self) -> tuple[int, int]:
+        if self._shape is Shape.SAME_USER:
+            return os.geteuid(), os.getegid()
+        self._lease = uids.lease()
+        return self._lease.uid, self._lease.uid
+
+    def _spawn(self, options: tuple[str, ...], uid: int, gid: int, nonce: str) -> None:
+        with ExitStack() as theirs:
+            descriptors = {
+                arguments.FILTER: self._sealed(theirs, "spl-filter", self._plan.filter.program),
+                arguments.IMAGE: _given(theirs, self._image.open()),
+                arguments.STATUS: self._pipe(theirs, "status", ours_reads=True),
+                arguments.BLOCK: self._pipe(theirs, "block", ours_reads=False),
+            }
+            listed = arguments.packed(arguments.numbered(options, descriptors))
+            listed_at = self._sealed(theirs, "spl-arguments", listed)
+            stdin = self._pipe(theirs, "stdin", ours_reads=False)
+            stdout = self._pipe(theirs, "stdout", ours_reads=True)
+            stderr = self._pipe(theirs, "stderr", ours_reads=True)
+            self._tail = Tail(self._open.pop("stderr"))
+            hosted = self._shape is Shape.HOSTED
+            try:
+                self._monitor = subprocess.Popen(
+                    [
+                        *(_prlimit(self._expected(uid, gid)) if hosted else []),
+                        *(self._plan.host.bubblewrap.path, "--args", str(listed_at), "--"),
+                        *(*self._plan.command, nonce, self._specification(uid, gid)),
+                    ],
+                    stdin=stdin,
+                    stdout=stdout,
+                    stderr=stderr,
+                    close_fds=True,
+                    pass_fds=[*descriptors.values(), listed_at],
+                    env={},
+                    cwd="/",
+                    user=uid if hosted else None,
+                    group=gid if hosted else None,
+                    extra_groups=[] if hosted else None,
+                )
+            except OSError as error:
+                raise LayerError(
+                    "separate_user" if hosted else "sandbox",
+                    expected=f"bubblewrap to start as uid {uid}",
+                    observed=error.strerror or str(error),
+                    remedy="let the daemon change its uid (CAP_SETUID, CAP_SETGID) and reach bubblewrap",
+                ) from None
+        self._open["monitor"] = os.pidfd_open(self._monitor.pid)
+
+    async def _held(self, uid: int, gid: int) -> Process:
+        """Learn the process's pid while it is held, and make sure that it is the monitor's child."""
+        line = await read_line(self._open["status"], _STATUS_LIMIT)
+        if not line:
+            raise self._refusal("bubblewrap to set the sandbox up")
+        process = Process(
+            self._plan, self._shape, int(json.loads(line)["child-pid"]), self._pid_of_monitor(), uid, gid
+        )
+        try:
+            self._open["process"] = os.pidfd_open(process.pid)
+            parent = int(process.stat(4))
+        except (ProcessLookupError, FileNotFoundError):
+            parent = 0
+        # Read after the pidfd is open: had the number been taken over by then, its parent would be another.
+        if parent != process.monitor:
+            raise self._refusal("a process that lives until it is released")
+        return process
+
+    def _limit(self, process: Process) -> None:
+        """Limit the held process. Hosted, prlimit(1) did it before: root may lack CAP_SYS_RESOURCE over another uid.
+
+        Here it must be now: set earlier, a process limit would count the user's other processes and bubblewrap
+        could not fork; inside its user namespace it counts the sandbox's own.
+        """
+        if self._shape is Shape.HOSTED:
+            return
+        for name, value in process.limits().items():
+            try:
+                resource.prlimit(process.pid, getattr(resource, name), (value, value))
+            except (OSError, ValueError) as error:
+                raise LayerError(
+                    "limits",
+                    expected=f"{name} set to {value}",
+                    observed=str(error),
+                    remedy="raise the daemon's own hard limits, which a worker's cannot exceed",
+                ) from None
+
+    async def _ready(self) -> bytes:
+        try:
+            line = await read_line(self._open["stdout"], _READY_LIMIT)
+        except ValueError as error:
+            raise LayerError(
+                "image",
+                expected="one line",
+                observed=str(error),
+                remedy="report this: another program answered",
+            ) from None
+        # An exit before `ready`, even with 0, is a process that confirmed nothing.
+        if not line:
+            raise self._refusal("the worker's self-probe")
+        self._close("stdout")
+        return line
+
+    async def _see_end(self, process: Process, ledger: Ledger) -> int:
+        if self._monitor is None:
+            raise RuntimeError("no monitor was started")
+        try:
+            return await supervise.reap(self._monitor, self._open["monitor"], self._open["process"], process)
+        finally:
+            ledger.remove(process)
+            self._give_back()
+
+    def _give_back(self) -> None:
+        for name in list(self._open):
+            self._close(name)
+        if self._tail is not None:
+            self._tail.close()
+        if self._lease is not None:
+            self._lease.release()
+
+    def _close(self, name: str) -> None:
+        if name in self._open:
+            os.close(self._open.pop(name))
+
+    def _pid_of_monitor(self) -> int:
+        if self._monitor is None:
+            raise RuntimeError("no monitor was started")
+        return self._monitor.pid
+
+    def _pipe(self, theirs: ExitStack, name: str, *, ours_reads: bool) -> int:
+        reading, writing = os.pipe2(os.O_CLOEXEC)
+        self._open[name] = reading if ours_reads else writing
+        os.set_blocking(self._open[name], False)
+        return _given(theirs, writing if ours_reads else reading)
+
+    def _sealed(self, theirs: ExitStack, name: str, data: bytes) -> int:
+        memory = Sealed(name, data)
+        try:
+            return _given(theirs, memory.open())
+        finally:
+            memory.close()
+
+    def _expected(self, uid: int, gid: int) -> Process:
+        """Give the process before it has a pid: enough for what it must attempt and how it is limited."""
+        return Process(self._plan, self._shape, 0, 0, uid, gid)
+
+    def _specification(self, uid: int, gid: int) -> str:
+        attempts = [[each.name, *each.operation] for each in layers.attempts(self._expected(uid, gid))]
+        return json.dumps(
+            {"socket": self._plan.places.socket_inside, "attempts": attempts}, separators=(",", ":")
+        )
+
+    def _refusal(self, expected: str) -> LayerError:
+        """Say which layer bubblewrap, or the program, could not set up, from what it said on standard error."""
+        if self._tail is not None:
+            self._tail.take()
+        said = self.said()
+        layer = next(
+            (name for pattern, name in _COMPLAINTS if re.search(pattern, said, re.IGNORECASE)), "sandbox"
+        )
+        return LayerError(
+            layer,
+            expected=expected,
+            observed=said.splitlines()[-1] if said else "it ended without a word",
+            remedy=layers.remedy(layer),
+        )
+
+
+def _given(theirs: ExitStack, descriptor: int) -> int:
+    theirs.callback(os.close, descriptor)
+    return descriptor
+
+
+def _prlimit(process: Process) -> list[str]:
+    """Give the prefix that limits a hosted worker before bubblewrap: its uid is its own, so nothing else counts."""
+    return [
+        _PRLIMIT,
+        *(f"{_PRLIMIT_OPTIONS[name]}={value}" for name, value in process.limits().items()),
+        "--",
+    ]

@@ -1,0 +1,462 @@
+"""The layers of a confined process, one row each: what it claims, how it is seen, what to do when it is not there.
+
+A row is looked at twice: from outside, in `/proc/<pid>` (proc(5)), and from inside, by attempts the process makes
+before anything is entrusted to it. An attempt counts only with the answer that proves the layer, and each layer
+whose attempts are refusals has one that must still work, so that a process that did nothing cannot look confined.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import socket
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, NamedTuple
+
+from bwrap.host import Shape
+from bwrap.plan import PATH, Kind, Plan
+from bwrap.process import Process
+from bwrap.seccomp import architecture, number
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator
+
+WORKS = "works"
+"""What an attempt that must succeed is expected to give: any value that is not an errno."""
+
+_ACCESS_DENIED = -errno.EPERM
+_CLONE_NEWUSER = 0x10000000
+_PR_GET_PDEATHSIG, _PR_CAPBSET_READ, _PR_GET_NO_NEW_PRIVS, _CAP_SYS_ADMIN = 2, 23, 39, 21
+_KILLED = 9
+
+
+class Finding(NamedTuple):
+    """One thing that was looked at: where, what it must be, what it was."""
+
+    how: str
+    expected: str
+    observed: str
+    confirmed: bool
+
+
+class Attempt(NamedTuple):
+    """One thing the process tries itself: an operation of the self-probe and the answer that proves the layer."""
+
+    name: str
+    operation: tuple[object, ...]
+    expected: object
+
+
+@dataclass(frozen=True, slots=True)
+class Layer:
+    """One row of the table."""
+
+    name: str
+    claim: str
+    remedy: str
+    outside: Callable[[Process], Iterable[Finding]]
+    attempts: Callable[[Process], Iterable[Attempt]]
+    shapes: tuple[Shape, ...] = (Shape.SAME_USER, Shape.HOSTED)
+
+
+def table(plan: Plan, shape: Shape) -> list[Layer]:
+    """Give the layers that a plan claims in a shape; what a profile leaves out is not claimed."""
+    left_out = {name for name in ("network", "ipc", "uts", "cgroup") if not _owns(plan, name)}
+    return [layer for layer in _LAYERS if shape in layer.shapes and layer.name not in left_out]
+
+
+def attempts(process: Process) -> list[Attempt]:
+    """Give every attempt this process must make, each named for its layer.
+
+    Only what is expected depends on the process's pids, never the operation: it is handed over before there are any.
+    """
+    return [
+        Attempt(f"{layer.name}: {each.name}", each.operation, each.expected)
+        for layer in table(process.plan, process.shape)
+        for each in layer.attempts(process)
+    ]
+
+
+def judge(process: Process, layer: Layer, results: dict[str, object]) -> list[Finding]:
+    """Look at one layer from outside, and hold the process's own results against what each must be.
+
+    Nothing raises: what cannot be read is a finding that is not confirmed.
+    """
+    findings: list[Finding] = []
+    try:
+        findings += layer.outside(process)
+    except (OSError, ValueError, IndexError, KeyError) as error:
+        findings.append(Finding("outside", "readable", f"{type(error).__name__}: {error}", confirmed=False))
+    for attempt in layer.attempts(process):
+        name = f"{layer.name}: {attempt.name}"
+        observed = results.get(name, "not attempted")
+        findings.append(
+            Finding(
+                f"inside: {attempt.name}",
+                told(attempt.expected),
+                told(observed),
+                _proves(observed, attempt.expected),
+            )
+        )
+    return findings
+
+
+def remedy(name: str) -> str:
+    """Give the remedy of a layer by name, for a start that failed before it could be looked at."""
+    for layer in _LAYERS:
+        if layer.name == name:
+            return layer.remedy
+    return "see what bubblewrap needs on this host in docs/confinement.md"
+
+
+def told(value: object) -> str:
+    """Say a result as a person reads it: an errno by its name."""
+    if type(value) is int and value < 0:
+        return errno.errorcode.get(-value, str(value))
+    return str(value)
+
+
+def _proves(observed: object, expected: object) -> bool:
+    if expected == WORKS:
+        return type(observed) is int and observed >= 0
+    return type(observed) is type(expected) and observed == expected
+
+
+def _owns(plan: Plan, name: str) -> bool:
+    own = plan.namespaces
+    return {"network": own.net, "ipc": own.ipc, "uts": own.uts, "cgroup": own.cgroup}[name]
+
+
+def _equal(how: str, expected: object, observed: object) -> Finding:
+    return Finding(how, str(expected), str(observed), expected == observed)
+
+
+def _own_namespace(process: Process, name: str) -> Finding:
+    theirs, ours = process.namespace(name), os.readlink(f"/proc/self/ns/{name}")
+    return Finding(f"outside: ns/{name}", "not the daemon's", theirs, confirmed=theirs != ours)
+
+
+def _refused(call: str, *arguments: object) -> Attempt:
+    return Attempt(call, ("syscall", number(call, architecture()), *arguments), _ACCESS_DENIED)
+
+
+def _socket(family: str, kind: int, expected: object) -> Attempt:
+    call = ("syscall_fd", number("socket", architecture()), int(getattr(socket, family)), kind, 0)
+    return Attempt(f"socket({family})", call, expected)
+
+
+# --- user ---
+
+
+def _user_outside(process: Process) -> Iterator[Finding]:
+    yield _own_namespace(process, "user")
+    words = process.read("uid_map").split()
+    yield _equal("outside: uid_map", [str(process.uid)] * 2 + ["1"], words)
+    yield _equal("outside: status Uid", [str(process.uid)] * 4, process.status("Uid").split())
+    yield _equal("outside: status Gid", [str(process.gid)] * 4, process.status("Gid").split())
+
+
+def _user_attempts(process: Process) -> Iterator[Attempt]:
+    yield _refused("unshare", _CLONE_NEWUSER)
+    yield _refused("setuid", 0)
+    expected = [process.uid] * 3 + [process.gid] * 3 + [process.pid_inside, process.parent_inside]
+    yield Attempt("who am I", ("ids",), expected)
+
+
+def _separate_user_outside(process: Process) -> Iterator[Finding]:
+    observed = int(process.status("Uid").split()[0])
+    confirmed = observed == process.uid and observed not in (0, os.getuid())
+    yield Finding("outside: status Uid", "a leased uid, neither 0 nor the daemon's", str(observed), confirmed)
+    yield _equal("outside: status Groups", [], process.status("Groups").split())
+
+
+# --- network, home, mounts ---
+
+
+def _network_outside(process: Process) -> Iterator[Finding]:
+    yield _own_namespace(process, "net")
+    devices = [line.split(":")[0].strip() for line in process.read("net/dev").splitlines()[2:]]
+    yield _equal("outside: net/dev", ["lo"], devices)
+
+
+def _network_attempts(_: Process) -> Iterator[Attempt]:
+    for family in ("AF_INET", "AF_INET6", "AF_NETLINK", "AF_PACKET", "AF_VSOCK"):
+        yield _socket(
+            family, socket.SOCK_RAW if family == "AF_PACKET" else socket.SOCK_STREAM, _ACCESS_DENIED
+        )
+    yield _socket("AF_UNIX", socket.SOCK_STREAM, WORKS)
+
+
+def _home_outside(process: Process) -> Iterator[Finding]:
+    home = process.plan.places.home
+    found = [mount for mount in process.mounts() if mount.target == home]
+    yield _equal(
+        "outside: mountinfo of the home",
+        ["tmpfs ro"],
+        [f"{m.type} {'ro' if m.read_only else 'rw'}" for m in found],
+    )
+    yield _equal(
+        "outside: files under the home", [process.plan.places.socket_inside], sorted(process.files(home))
+    )
+
+
+def _home_attempts(process: Process) -> Iterator[Attempt]:
+    home, inside = process.plan.places.home, process.plan.places.socket_inside
+    yield Attempt("list the home", ("list", home), ["run"])
+    yield Attempt("list its run folder", ("list", os.path.dirname(inside)), [os.path.basename(inside)])
+    yield Attempt("write in the home", ("open", f"{home}/probe", os.O_CREAT | os.O_WRONLY), -errno.EROFS)
+    yield Attempt("connect to the worker socket", ("connect", inside), WORKS)
+
+
+def _mounts_outside(process: Process) -> Iterator[Finding]:
+    yield _own_namespace(process, "mnt")
+    plan = process.plan
+    writable = {mount.target for mount in plan.find(Kind.TMPFS)}
+    planned = {"/", *(mount.target for mount in plan.mounts if mount.kind is not Kind.SYMLINK)}
+    found = {mount.target: mount for mount in process.mounts()}
+    yield _equal("outside: mount points", sorted(planned), sorted(found))
+    loose = sorted(
+        target for target, mount in found.items() if not mount.read_only and target not in writable
+    )
+    yield _equal("outside: writable mounts not planned so", [], loose)
+    # bubblewrap gives what it mounts nosuid and nodev; only its root, which holds nothing but folders, lacks nodev.
+    careless = sorted(target for target, mount in found.items() if not {"nosuid", "nodev"} <= mount.options)
+    yield _equal("outside: mounts without nosuid and nodev", [], careless)
+
+
+def _mounts_attempts(process: Process) -> Iterator[Attempt]:
+    yield _refused("mount", "none", "/", "tmpfs", 0, None)
+    yield _refused("umount2", "/", 0)
+    yield _refused("pivot_root", "/", "/")
+    yield _refused("chroot", "/")
+    yield Attempt("write in /", ("open", "/probe", os.O_CREAT | os.O_WRONLY), -errno.EROFS)
+    for mount in process.plan.find(Kind.TMPFS):
+        yield Attempt(
+            f"write in {mount.target}", ("open", f"{mount.target}/probe", os.O_CREAT | os.O_WRONLY), WORKS
+        )
+
+
+# --- what the kernel lets it call ---
+
+
+def _syscalls_outside(process: Process) -> Iterator[Finding]:
+    yield _equal("outside: status Seccomp", "2", process.status("Seccomp"))
+    # Filters are inherited, so a daemon that is itself filtered (in a container) passes its own on.
+    own = int(Process.own_status("Seccomp_filters"))
+    yield _equal("outside: status Seccomp_filters", str(own + 1), process.status("Seccomp_filters"))
+
+
+def _syscalls_attempts(process: Process) -> Iterator[Attempt]:
+    yield _refused("ptrace", 0, 0, 0, 0)
+    # The daemon's own pid: unfiltered, a worker of the same user may signal it. Signal 0 asks, and does nothing.
+    yield _refused("kill", os.getpid(), 0)
+    yield _refused("init_module", None, 0, "")
+    yield _refused("keyctl", 0, -3, 0)
+    yield _refused("bpf", 0, None, 0)
+    yield _refused("io_uring_setup", 1, None)
+    yield _refused("perf_event_open", None, 0, -1, -1, 0)
+    # A call that every kernel has and no group names: the default answers it, so the list is an allow list.
+    inotify = ("syscall_fd", number("inotify_init1", architecture()), 0)
+    yield Attempt("inotify_init1", inotify, -errno.ENOSYS)
+    # CLONE_VM alone, with no stack to run on: had the filter let it pass, the child would fault at once.
+    yield Attempt(
+        "clone without CLONE_THREAD",
+        ("syscall", number("clone", architecture()), 0, 0, 0, 0, 0),
+        _ACCESS_DENIED,
+    )
+    yield Attempt("getpid", ("syscall", number("getpid", architecture())), process.pid_inside)
+
+
+def _capabilities_outside(process: Process) -> Iterator[Finding]:
+    for name in ("CapInh", "CapPrm", "CapEff", "CapBnd", "CapAmb"):
+        yield _equal(f"outside: status {name}", 0, int(process.status(name), 16))
+
+
+def _prctl(name: str, option: int, argument: int, expected: object) -> Attempt:
+    return Attempt(name, ("syscall", number("prctl", architecture()), option, argument, 0, 0, 0), expected)
+
+
+# --- the process itself ---
+
+_LIMITS = {
+    # name in getrlimit(2): name in /proc/<pid>/limits
+    "RLIMIT_AS": "Max address space",
+    "RLIMIT_FSIZE": "Max file size",
+    "RLIMIT_NPROC": "Max processes",
+    "RLIMIT_NOFILE": "Max open files",
+    "RLIMIT_CPU": "Max cpu time",
+    "RLIMIT_CORE": "Max core file size",
+}
+
+
+def _limits_outside(process: Process) -> Iterator[Finding]:
+    for name, value in process.limits().items():
+        words = process.limit(_LIMITS[name])
+        yield _equal(f"outside: limits {_LIMITS[name]!r}", [str(value)] * 2, words)
+
+
+def _limits_attempts(process: Process) -> Iterator[Attempt]:
+    wanted = {name: [value, value] for name, value in process.limits().items()}
+    yield Attempt("getrlimit", ("limits", list(wanted)), wanted)
+
+
+def _environment_outside(process: Process) -> Iterator[Finding]:
+    yield _equal("outside: environ", f"PATH={PATH}\0", process.read("environ"))
+
+
+def _descriptors_outside(process: Process) -> Iterator[Finding]:
+    yield _equal("outside: fd", ["0", "1", "2"], process.descriptors())
+
+
+def _descriptors_attempts(_: Process) -> Iterator[Attempt]:
+    call = number("fcntl", architecture())
+    yield Attempt("fcntl(3, F_GETFD)", ("syscall", call, 3, 1, 0), -errno.EBADF)
+    yield Attempt("fcntl(2, F_GETFD)", ("syscall", call, 2, 1, 0), WORKS)
+
+
+def _session_outside(process: Process) -> Iterator[Finding]:
+    yield _equal("outside: stat session", process.pid, int(process.stat(6)))
+    yield _equal("outside: stat tty_nr", 0, int(process.stat(7)))
+
+
+def _parent_outside(process: Process) -> Iterator[Finding]:
+    yield _equal("outside: stat ppid", process.monitor, int(process.stat(4)))
+
+
+def _nothing(_: Process) -> Iterator[Finding]:
+    return iter(())
+
+
+def _namespace_of(name: str) -> Callable[[Process], Iterator[Finding]]:
+    def outside(process: Process) -> Iterator[Finding]:
+        yield _own_namespace(process, name)
+
+    return outside
+
+
+def _one(*found: Attempt) -> Callable[[Process], Iterable[Attempt]]:
+    return lambda _: found
+
+
+_LAYERS = (
+    Layer(
+        "user_namespace",
+        "a user namespace of its own, in which it is one user without rights and can become no other",
+        "allow user namespaces (kernel.unprivileged_userns_clone, user.max_user_namespaces, AppArmor's userns rule)",
+        _user_outside,
+        _user_attempts,
+    ),
+    Layer(
+        "separate_user",
+        "outside its namespaces it is an unprivileged uid that no other process has",
+        "let the daemon run as root of the host, with the uids 60600 to 60855 free",
+        _separate_user_outside,
+        _one(),
+        (Shape.HOSTED,),
+    ),
+    Layer(
+        "network",
+        "a network namespace with nothing but loopback, and no socket family but AF_UNIX",
+        "allow network namespaces on this host (user.max_net_namespaces)",
+        _network_outside,
+        _network_attempts,
+    ),
+    Layer(
+        "home",
+        "where the instance's home is, an empty read-only directory that holds the worker socket",
+        "check that the home is no mount that the sandbox would have to keep",
+        _home_outside,
+        _home_attempts,
+    ),
+    Layer(
+        "mounts",
+        "a mount namespace with what the profile names and nothing else, read-only but for its bounded tmpfs",
+        "allow mount namespaces on this host (user.max_mnt_namespaces)",
+        _mounts_outside,
+        _mounts_attempts,
+    ),
+    Layer(
+        "ipc",
+        "no System V or POSIX message queue, semaphore or segment of the host",
+        "allow IPC namespaces on this host (user.max_ipc_namespaces)",
+        _namespace_of("ipc"),
+        _one(_refused("shmget", 0, 4096, 0o1600), _refused("msgget", 0, 0o1600)),
+    ),
+    Layer(
+        "uts",
+        "the host's name is out of reach",
+        "allow UTS namespaces on this host (user.max_uts_namespaces)",
+        _namespace_of("uts"),
+        _one(_refused("sethostname", "probe", 5)),
+    ),
+    Layer(
+        "cgroup",
+        "the host's control groups are out of sight",
+        "allow cgroup namespaces on this host (user.max_cgroup_namespaces)",
+        _namespace_of("cgroup"),
+        _one(),
+    ),
+    Layer(
+        "syscalls",
+        "a filter that lets through the calls the profile names and refuses all else",
+        "use a kernel with seccomp filters (CONFIG_SECCOMP_FILTER)",
+        _syscalls_outside,
+        _syscalls_attempts,
+    ),
+    Layer(
+        "capabilities",
+        "no capability, in no set",
+        "use a bubblewrap that drops capabilities (0.8.0 or later, not setuid)",
+        _capabilities_outside,
+        _one(_prctl("PR_CAPBSET_READ", _PR_CAPBSET_READ, _CAP_SYS_ADMIN, 0)),
+    ),
+    Layer(
+        "no_new_privs",
+        "no program it starts can gain rights",
+        "use a kernel with no_new_privs (3.5 or later)",
+        lambda process: [_equal("outside: status NoNewPrivs", "1", process.status("NoNewPrivs"))],
+        _one(_prctl("PR_GET_NO_NEW_PRIVS", _PR_GET_NO_NEW_PRIVS, 0, 1)),
+    ),
+    Layer(
+        "limits",
+        "bounded address space, file size, processes, open files and processor time, and no core dump",
+        "raise the daemon's own hard limits, which a worker's cannot exceed",
+        _limits_outside,
+        _limits_attempts,
+    ),
+    Layer(
+        "environment",
+        "an environment that holds PATH and nothing else",
+        "install coreutils' env within the worker's reach",
+        _environment_outside,
+        _one(),
+    ),
+    Layer(
+        "descriptors",
+        "no descriptor but standard input, output and error",
+        "report this: a descriptor of the daemon was inherited",
+        _descriptors_outside,
+        _descriptors_attempts,
+    ),
+    Layer(
+        "session",
+        "a session of its own without a terminal",
+        "use a bubblewrap that knows --new-session",
+        _session_outside,
+        _one(Attempt("open /dev/tty", ("open", "/dev/tty", os.O_RDWR), -errno.ENOENT)),
+    ),
+    Layer(
+        "parent_death",
+        "it is killed when the daemon ends, however the daemon ends",
+        "use a kernel and a bubblewrap that honour --die-with-parent",
+        _parent_outside,
+        _one(Attempt("PR_GET_PDEATHSIG", ("pdeathsig",), _KILLED)),
+    ),
+    Layer(
+        "credential",
+        "nothing has been entrusted to it yet",
+        "report this: something was written to its standard input too soon",
+        _nothing,
+        _one(Attempt("look at standard input", ("stdin",), "silent")),
+    ),
+)

@@ -1,0 +1,137 @@
+"""One confined process as the daemon sees it: its numbers, and `/proc/<pid>` read for the layers (proc(5))."""
+
+from __future__ import annotations
+
+import os
+import re
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, NamedTuple
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from bwrap.host import Shape
+    from bwrap.plan import Plan
+
+_CORE = 1
+"""Bytes: a core limit of 0 is ignored where cores go to a pipe (core(5)); a limit of 1 is not."""
+
+
+class MountPoint(NamedTuple):
+    """A line of /proc/<pid>/mountinfo."""
+
+    target: str
+    type: str
+    options: frozenset[str]
+
+    @property
+    def read_only(self) -> bool:
+        """Whether this mount is read-only (per mount, not per file system)."""
+        return "ro" in self.options
+
+
+@dataclass(frozen=True, slots=True)
+class Process:
+    """A confined process and the plan it must live up to.
+
+    `pid` and `monitor` (bubblewrap's own) are the daemon's numbers; `uid` and `gid` are outside the namespaces.
+    """
+
+    plan: Plan
+    shape: Shape
+    pid: int
+    monitor: int
+    uid: int
+    gid: int
+
+    @property
+    def pid_inside(self) -> int:
+        """Its own pid as it sees it."""
+        return 1 if self.plan.namespaces.pid else self.pid
+
+    @property
+    def parent_inside(self) -> int:
+        """Its parent's pid as it sees it."""
+        return 0 if self.plan.namespaces.pid else self.monitor
+
+    def read(self, name: str) -> str:
+        """Read /proc/<pid>/<name>."""
+        with open(f"/proc/{self.pid}/{name}", "rb") as file:
+            return os.fsdecode(file.read())
+
+    def status(self, name: str) -> str:
+        """Give one field of /proc/<pid>/status; raises `KeyError` when this kernel has no such field."""
+        return _field(self.read("status"), name)
+
+    @staticmethod
+    def own_status(name: str) -> str:
+        """Give one field of this process's own status."""
+        with open("/proc/self/status", encoding="utf-8") as file:
+            return _field(file.read(), name)
+
+    def stat(self, position: int) -> str:
+        """Give a field of /proc/<pid>/stat by its number in proc(5), from 3 on."""
+        return stat_fields(self.read("stat"))[position - 3]
+
+    def namespace(self, name: str) -> str:
+        """Give the id of one of its namespaces, as `user:[4026531837]`."""
+        return os.readlink(f"/proc/{self.pid}/ns/{name}")
+
+    def descriptors(self) -> list[str]:
+        """List its open descriptors."""
+        return sorted(os.listdir(f"/proc/{self.pid}/fd"), key=int)
+
+    def limits(self) -> dict[str, int]:
+        """Give what the plan sets, by the names of getrlimit(2)."""
+        said = self.plan.limits
+        return {
+            "RLIMIT_AS": said.address_space,
+            "RLIMIT_FSIZE": said.file_size,
+            "RLIMIT_NPROC": said.processes,
+            "RLIMIT_NOFILE": said.open_files,
+            "RLIMIT_CPU": said.cpu_time,
+            "RLIMIT_CORE": _CORE,
+        }
+
+    def limit(self, name: str) -> list[str]:
+        """Give the soft and hard limit of a line of /proc/<pid>/limits."""
+        for line in self.read("limits").splitlines():
+            if line.startswith(name):
+                return line[len(name) :].split()[:2]
+        raise KeyError(name)
+
+    def mounts(self) -> list[MountPoint]:
+        """Read its mount table."""
+        return [_mount_point(line) for line in self.read("mountinfo").splitlines()]
+
+    def files(self, folder: str) -> Iterator[str]:
+        """Walk a folder as the process sees it and give every file that is not a folder."""
+        root = f"/proc/{self.pid}/root"
+
+        def fail(error: OSError) -> None:
+            raise error
+
+        for path, _, names in os.walk(root + folder, onerror=fail):
+            for name in names:
+                yield os.path.join(path, name)[len(root) :]
+
+
+def stat_fields(text: str) -> list[str]:
+    """Split /proc/<pid>/stat after the command name, which may hold spaces and parentheses; field 3 comes first."""
+    return text[text.rindex(")") + 1 :].split()
+
+
+def _field(text: str, name: str) -> str:
+    for line in text.splitlines():
+        key, _, value = line.partition(":")
+        if key == name:
+            return value.strip()
+    raise KeyError(name)
+
+
+def _mount_point(line: str) -> MountPoint:
+    before, _, after = line.partition(" - ")
+    words = before.split(" ")
+    # The kernel writes space, tab, newline and backslash in paths as octal.
+    target = re.sub(r"\\([0-7]{3})", lambda match: chr(int(match[1], 8)), words[4])
+    return MountPoint(target, after.split(" ", 1)[0], frozenset(words[5].split(",")))

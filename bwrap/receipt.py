@@ -1,0 +1,108 @@
+"""The receipt: what was claimed of one process and what was observed, before anything was entrusted to it."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from bwrap import layers
+from bwrap.errors import LayerError
+
+if TYPE_CHECKING:
+    from bwrap.process import Process
+
+
+@dataclass(frozen=True, slots=True)
+class Confirmed:
+    """One layer whose every finding was as claimed."""
+
+    layer: str
+    claim: str
+    findings: tuple[layers.Finding, ...]
+
+    def wire(self) -> dict[str, object]:
+        """Give the layer as it stands in a record."""
+        seen = [
+            {"how": each.how, "expected": each.expected, "observed": each.observed} for each in self.findings
+        ]
+        return {"layer": self.layer, "claim": self.claim, "confirmed": True, "observed": seen}
+
+
+@dataclass(frozen=True, slots=True)
+class Receipt:
+    """All that was confirmed of one process; `start_time` is in clock ticks since boot (proc(5))."""
+
+    process: Process
+    start_time: int | None
+    argv_digest: str
+    filter_digest: str
+    image_digest: str
+    layers: tuple[Confirmed, ...]
+
+    def wire(self) -> dict[str, object]:
+        """Give the receipt as it stands in a record."""
+        plan = self.process.plan
+        bubblewrap, python = plan.host.bubblewrap, plan.host.python
+        return {
+            "shape": str(self.process.shape),
+            "profile": plan.profile,
+            "profile_digest": plan.profile_digest,
+            "pid": self.process.pid,
+            "start_time": self.start_time,
+            "uid": self.process.uid,
+            "bubblewrap": {
+                "path": bubblewrap.path,
+                "version": bubblewrap.version,
+                "digest": bubblewrap.digest,
+            },
+            "interpreter": {"path": python.path, "version": python.version},
+            "argv_digest": self.argv_digest,
+            "filter_digest": self.filter_digest,
+            "image_digest": self.image_digest,
+            "layers": [each.wire() for each in self.layers],
+        }
+
+
+def confirm(process: Process, answer: bytes, nonce: str, image_digest: str) -> tuple[Confirmed, ...]:
+    """Hold a process's `ready` line and what is seen from outside against every layer its plan claims.
+
+    Raises `LayerError` for the first layer that is not as claimed.
+    """
+    results = _results(answer, nonce, image_digest)
+    confirmed: list[Confirmed] = []
+    for layer in layers.table(process.plan, process.shape):
+        findings = layers.judge(process, layer, results)
+        for finding in findings:
+            if not finding.confirmed:
+                raise LayerError(
+                    layer.name,
+                    expected=f"{finding.expected} ({finding.how})",
+                    observed=finding.observed,
+                    remedy=layer.remedy,
+                )
+        confirmed.append(Confirmed(layer.name, layer.claim, tuple(findings)))
+    return tuple(confirmed)
+
+
+def _results(answer: bytes, nonce: str, image_digest: str) -> dict[str, object]:
+    try:
+        said = json.loads(answer)
+        echoed, digest, results = said["ready"], said["image"], said["results"]
+    except (ValueError, KeyError, TypeError):
+        echoed, digest, results = None, None, None
+    if echoed != nonce or not isinstance(results, dict):
+        raise LayerError(
+            "image",
+            expected="the sealed program's answer to this launch",
+            observed="an answer without this launch's nonce",
+            remedy="report this: another program answered",
+        )
+    if digest != image_digest:
+        raise LayerError(
+            "image",
+            expected=f"the sealed program {image_digest}",
+            observed=str(digest),
+            remedy="report this: another program was started",
+        )
+    return results

@@ -1,0 +1,183 @@
+"""The end of a confined process: seen on its pidfd, read from bubblewrap's monitor, nothing left behind.
+
+bubblewrap folds a signal into 128+n; the worker's own exits stay below 64, so 128 and more is a signal here.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from bwrap import uids
+from bwrap.host import Shape
+from bwrap.pipes import readable
+from bwrap.process import Process, stat_fields
+
+if TYPE_CHECKING:
+    import subprocess
+    from collections.abc import Iterator
+
+_START_TIME = 22  # field of /proc/<pid>/stat, clock ticks since boot
+
+
+@dataclass(frozen=True, slots=True)
+class Exit:
+    """How a confined process ended: a code, or a signal, and why if it was this side that killed it."""
+
+    code: int | None
+    signal: str | None
+    killed: str | None = None
+
+    @property
+    def clean(self) -> bool:
+        """Whether it ended by itself, with 0."""
+        return self.code == 0 and self.killed is None
+
+    def wire(self) -> dict[str, object]:
+        """Give the exit as it stands in an outcome."""
+        return {"code": self.code} if self.signal is None else {"signal": self.signal}
+
+
+def read_exit(status: int, killed: str | None = None) -> Exit:
+    """Read the exit status of bubblewrap's monitor as `subprocess` gives it (negative for its own signal)."""
+    number = -status if status < 0 else status - 128
+    if status < 0 or status > 128:
+        try:
+            return Exit(None, signal.Signals(number).name, killed)
+        except ValueError:
+            return Exit(None, f"SIG{number}", killed)
+    return Exit(status, None, killed)
+
+
+async def reap(monitor: subprocess.Popen[bytes], monitor_pidfd: int, pidfd: int, process: Process) -> int:
+    """Wait for both processes, kill what else belongs to the worker, leave no zombie; gives the monitor's status."""
+    namespace = _read_link(process.pid)
+    await readable(monitor_pidfd)
+    status = monitor.wait()
+    # --die-with-parent kills the worker when its monitor goes; this does not wait for it to.
+    kill(pidfd)
+    await readable(pidfd)
+    with suppress(ChildProcessError):
+        # The daemon is a subreaper: a worker that outlived its monitor is the daemon's child now.
+        os.waitid(os.P_PIDFD, pidfd, os.WEXITED)  # noqa: ASYNC222 - it has ended, this does not wait
+    for pid in belonging(process.shape, process.uid, namespace):
+        kill_pid(pid)
+    return status
+
+
+def kill(pidfd: int) -> None:
+    """Send SIGKILL to the process a pidfd names, if it is still there."""
+    with suppress(ProcessLookupError):
+        signal.pidfd_send_signal(pidfd, signal.SIGKILL)
+
+
+def kill_pid(pid: int, start_time: int | None = None) -> bool:
+    """Kill the process with this pid and start time (any, if None); gives whether there was one."""
+    try:
+        pidfd = os.pidfd_open(pid)
+    except ProcessLookupError:
+        return False
+    try:
+        # Read after the pidfd is open: the number cannot come to mean another process in between.
+        if start_time is not None and started(pid) != start_time:
+            return False
+        kill(pidfd)
+    finally:
+        os.close(pidfd)
+    return True
+
+
+def started(pid: int) -> int | None:
+    """Give a process's start time in clock ticks since boot, or None when it is gone."""
+    try:
+        return int(stat_fields(Path(f"/proc/{pid}/stat").read_text(errors="replace"))[_START_TIME - 3])
+    except (FileNotFoundError, ProcessLookupError):
+        return None
+
+
+def belonging(shape: Shape, uid: int, namespace: str | None) -> Iterator[int]:
+    """Give what still belongs to a worker: its uid's processes when hosted, else those in its user namespace."""
+    for pid, owner in uids.running_uids().items():
+        if owner != uid and owner != 0:
+            continue
+        if (shape is Shape.HOSTED and owner == uid) or (
+            namespace is not None and _read_link(pid) == namespace
+        ):
+            yield pid
+
+
+class Ledger:
+    """The workers this instance has, by pid and start time, in a folder that outlives the daemon."""
+
+    def __init__(self, folder: str) -> None:
+        self._folder = Path(folder)
+        self._folder.mkdir(mode=0o700, exist_ok=True)
+        self._boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+        self._live: dict[int, int] = {}
+
+    def add(self, process: Process) -> None:
+        """Write a worker down; it must not have been released yet."""
+        said = {
+            "boot": self._boot,
+            "shape": process.shape,
+            "uid": process.uid,
+            "start_time": started(process.pid),
+        }
+        (self._folder / str(process.pid)).write_text(json.dumps(said))
+        self._live[process.pid] = process.uid
+
+    def holds(self, uid: int) -> bool:
+        """Say whether a process of this uid is being made or lives."""
+        return uid in self._live.values()
+
+    def remove(self, process: Process) -> None:
+        """Strike a worker that is gone."""
+        (self._folder / str(process.pid)).unlink(missing_ok=True)
+        self._live.pop(process.pid, None)
+
+    def sweep(self) -> list[int]:
+        """Kill what an earlier daemon of this instance left running; gives the pids.
+
+        Only what is certainly ours: the same pid with the same start time since the same boot, and in the hosted
+        shape whatever else runs under a uid that can be leased now and has no name.
+        """
+        killed: list[int] = []
+        for path in sorted(self._folder.iterdir()):
+            try:
+                said = json.loads(path.read_text())
+                current = said["boot"] == self._boot
+                pid, start_time, uid = int(path.name), said["start_time"], int(said["uid"])
+            except (ValueError, KeyError, TypeError):
+                path.unlink(missing_ok=True)
+                continue
+            if current:
+                if start_time is not None and kill_pid(pid, start_time):
+                    killed.append(pid)
+                if said.get("shape") == Shape.HOSTED:
+                    killed += _sweep_uid(uid)
+            path.unlink(missing_ok=True)
+        return killed
+
+
+def _sweep_uid(uid: int) -> list[int]:
+    if not uids.FIRST <= uid <= uids.LAST or not os.path.isdir(uids.FOLDER):
+        return []
+    lease = uids.take(uid)
+    if lease is None:
+        return []
+    try:
+        return [pid for pid, owner in uids.running_uids().items() if owner == uid and kill_pid(pid)]
+    finally:
+        lease.release()
+
+
+def _read_link(pid: int) -> str | None:
+    try:
+        return os.readlink(f"/proc/{pid}/ns/user")
+    except OSError:
+        return None
