@@ -1,0 +1,267 @@
+"""Our own acceptor around Hypercorn's server of one connection, and the sockets it accepts from.
+
+Hypercorn's own `serve` hides who the peer is, hangs at shutdown on Python 3.12.1 and later while an event
+stream is open, closes a connection after 1000 requests and unlinks a live daemon's socket.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import os
+import socket
+import stat
+from typing import TYPE_CHECKING, Any, Final, cast
+
+from hypercorn.app_wrappers import ASGIWrapper
+from hypercorn.asyncio.tcp_server import TCPServer
+from hypercorn.asyncio.worker_context import WorkerContext
+from hypercorn.config import Config
+from hypercorn.protocol.h11 import H11Protocol
+
+from spl.api.peer import Peer, peer
+from spl.errors import HomeUnsafe, PortInUse
+from spl.home import check_socket_path
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from hypercorn.typing import ASGIFramework
+    from starlette.types import ASGIApp
+
+BACKLOG: Final = 128
+MAX_HEAD: Final = 16 * 1024
+"""Bytes of a request's line and headers, and of a chunk's."""
+
+_ACCEPT_RETRY: Final = 0.1
+_ABORT_SECONDS: Final = 1.0
+
+log = logging.getLogger(__name__)
+
+
+def bind_unix(path: str, mode: int) -> socket.socket:
+    """Give a listening unix socket at `path` whose file has exactly `mode` before anyone can connect.
+
+    A socket that is there already is taken for stale and replaced: the caller holds the home's lock. Raises
+    HomeUnsafe if something else is there or the folder cannot be written, SocketPathTooLong past 107 bytes.
+    """
+    check_socket_path(path)
+    sock = socket.socket(socket.AF_UNIX)
+    try:
+        if _exists_as_socket(path):
+            os.unlink(path)
+        # The file takes its mode from the descriptor, less the umask (unix_bind in the kernel): it is never
+        # wider than asked. What the umask took away is given back before listen(2), while nobody can connect.
+        os.fchmod(sock.fileno(), mode)
+        sock.bind(path)
+        os.chmod(path, mode)
+        sock.listen(BACKLOG)
+    except OSError as error:
+        sock.close()
+        raise HomeUnsafe(f"no socket can be made at {path!r}: {error.strerror}") from None
+    except BaseException:
+        sock.close()
+        raise
+    sock.setblocking(False)
+    return sock
+
+
+def bind_tcp(host: str, port: int) -> socket.socket:
+    """Give a listening TCP socket on this address; port 0 lets the kernel choose.
+
+    Raises PortInUse if the port cannot be bound, with the reason.
+    """
+    sock = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET)
+    try:
+        # So that a daemon started again need not wait for its old connections' TIME_WAIT (socket(7)).
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        sock.bind((host, port))
+        sock.listen(BACKLOG)
+    except OSError as error:
+        sock.close()
+        raise PortInUse(f"port {port} of {host} cannot be bound: {error.strerror}") from None
+    sock.setblocking(False)
+    return sock
+
+
+class Listener:
+    """Serves one ASGI application to every admitted connection of one listening socket.
+
+    The application finds who connected in `spl.api.peer.peer`. It is spoken to in HTTP/1.1 only; its lifespan
+    is not run, since one application may have several listeners. `grace` is how many seconds `stop` gives
+    requests to end; `idle` how many a connection may take to send a request's head or to begin another.
+    A connection whose peer `admit` refuses is closed with nothing read from it and nothing written to it.
+    """
+
+    def __init__(
+        self,
+        app: ASGIApp,
+        sock: socket.socket,
+        *,
+        grace: float,
+        admit: Callable[[Peer], bool] | None = None,
+        idle: float = 60.0,
+    ) -> None:
+        self._app = ASGIWrapper(cast("ASGIFramework", app))
+        self._sock = sock
+        self._grace = grace
+        self._admit = admit
+        self._config = _config(idle)
+        self._context = WorkerContext(None)
+        self._connections: set[asyncio.Task[None]] = set()
+        self._retry: asyncio.TimerHandle | None = None
+
+    async def start(self) -> None:
+        """Begin to accept connections."""
+        self._loop = asyncio.get_running_loop()
+        self._loop.add_reader(self._sock, self._accept)
+
+    async def stop(self) -> None:
+        """Close the socket and its file, let requests end for the grace, then cut off what is left.
+
+        Takes the grace and one second at the most, however long an event stream would go on.
+        """
+        if self._retry is not None:
+            self._retry.cancel()
+        if self._sock.fileno() != -1:
+            self._loop.remove_reader(self._sock)
+            name = self._sock.getsockname()
+            self._sock.close()
+            if isinstance(name, str):
+                with contextlib.suppress(FileNotFoundError):
+                    os.unlink(name)
+        await self._context.terminated.set()
+        await self._wait(self._grace)
+        for task in self._connections:
+            task.cancel()
+        await self._wait(_ABORT_SECONDS)
+
+    async def _wait(self, seconds: float) -> None:
+        if self._connections:
+            await asyncio.wait(self._connections, timeout=seconds)
+
+    def _accept(self) -> None:
+        # As many as may wait at once, then the loop's other work gets its turn.
+        for _ in range(BACKLOG):
+            try:
+                connection, _ = self._sock.accept()
+            except BlockingIOError:
+                return
+            except ConnectionError:
+                continue  # gone before it was accepted
+            except OSError as error:
+                # Out of descriptors or memory: the connection stays in the backlog, and select would report
+                # it at once, again and again.
+                log.warning("no connection can be accepted for now: %s", error.strerror)
+                self._loop.remove_reader(self._sock)
+                self._retry = self._loop.call_later(
+                    _ACCEPT_RETRY, self._loop.add_reader, self._sock, self._accept
+                )
+                return
+            self._take(connection)
+
+    def _take(self, connection: socket.socket) -> None:
+        try:
+            who = Peer.of(connection)
+            if self._admit is not None and not self._admit(who):
+                connection.close()
+                return
+        except OSError:
+            connection.close()
+            return
+        except Exception:
+            log.exception("a connection is refused: its peer could not be judged")
+            connection.close()
+            return
+        connection.setblocking(False)
+        task = self._loop.create_task(self._serve(connection, who))
+        self._connections.add(task)
+        task.add_done_callback(self._connections.discard)
+
+    async def _serve(self, connection: socket.socket, who: Peer) -> None:
+        peer.set(who)  # the tasks of the application are made by this one and inherit it
+        reader = asyncio.StreamReader()
+        protocol = asyncio.StreamReaderProtocol(reader)
+        transport, _ = await self._loop.connect_accepted_socket(lambda: protocol, connection)
+        writer = asyncio.StreamWriter(transport, protocol, reader, self._loop)
+        try:
+            await _Connection(self._app, self._loop, self._config, self._context, {}, reader, writer)
+        except OSError:
+            pass  # the peer is gone
+        except Exception:
+            log.exception("a connection is closed: its server failed")
+        finally:
+            # Hypercorn swallows a cancellation while it waits for a peer that does not read.
+            transport.abort()
+            with contextlib.suppress(OSError):
+                await writer.wait_closed()
+
+
+class _Connection(TCPServer):
+    """Hypercorn's server of one connection, held to HTTP/1.1."""
+
+    async def _read_data(self) -> None:
+        wrapper = self.protocol
+        # The wrapper would switch to HTTP/2 when a request asks for it.
+        self.protocol = _Http1(  # type: ignore[assignment]
+            wrapper.app,
+            wrapper.config,
+            wrapper.context,
+            wrapper.task_group,
+            wrapper.state,
+            wrapper.ssl,
+            wrapper.client,
+            wrapper.server,
+            wrapper.send,
+        )
+        await super()._read_data()
+        # A client that has gone would otherwise keep its descriptor here for as long as an idle one.
+        await self.idle_task.stop()
+
+    async def _idle_timeout(self) -> None:
+        if not self.reader.at_eof():
+            await super()._idle_timeout()
+
+
+class _Http1(H11Protocol):
+    """HTTP/1.1 that ignores every offer to upgrade (RFC 9110, 7.8).
+
+    A confined worker, or anyone on the loopback, has no business with an HTTP/2 or a WebSocket parser.
+    """
+
+    async def _check_protocol(self, event: Any) -> None:
+        pass
+
+    async def _create_stream(self, request: Any) -> None:
+        headers = [(name, value) for name, value in request.headers if name != b"upgrade"]
+        if len(headers) != len(request.headers):
+            request = type(request)(
+                method=request.method,
+                target=request.target,
+                headers=headers,
+                http_version=request.http_version,
+            )
+        await super()._create_stream(request)
+
+
+def _config(idle: float) -> Config:
+    config = Config()
+    config.errorlog = log
+    config.include_server_header = False
+    config.h11_max_incomplete_size = MAX_HEAD
+    config.keep_alive_timeout = idle
+    config.keep_alive_max_requests = 2**63
+    # Not the read timeout: it would cut an event stream, whose reader has nothing more to say.
+    config.read_timeout = None
+    return config
+
+
+def _exists_as_socket(path: str) -> bool:
+    try:
+        mode = os.lstat(path).st_mode
+    except FileNotFoundError:
+        return False
+    if not stat.S_ISSOCK(mode):
+        raise HomeUnsafe(f"no socket can be made at {path!r}: what is there is not a socket")
+    return True

@@ -1,0 +1,193 @@
+"""The operator's API, on TCP and on the operator's socket."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import structlog
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.routing import Route
+
+from spl.api.answers import JsonAnswer, error_answer, listing, record_listing
+from spl.api.limits import body_limit
+from spl.api.requests import RecordBody, StartBody, page, query, read_body
+from spl.errors import Internal, MethodNotAllowed, NotFound, SplError
+
+if TYPE_CHECKING:
+    from starlette.requests import Request
+    from starlette.responses import Response
+    from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+    from spl.api.authentication import Authenticator
+    from spl.kernel.kernel import Kernel
+    from spl.kernel.principals import Principal
+    from spl.transports.starting import Transports
+
+RECORDS_READ = "records:read"
+
+_log = structlog.get_logger("spl.api")
+
+Handler = Callable[["Request", "Principal"], Awaitable["Response"]]
+
+
+@dataclass(frozen=True)
+class OperatorApi:
+    """The routes; `health` gives what the daemon itself knows of its state."""
+
+    kernel: Kernel
+    transports: Transports
+    authenticator: Authenticator
+    health: Callable[[], Awaitable[dict[str, Any]]]
+
+    def app(self, *, max_body_bytes: int) -> ASGIApp:
+        """Give the application; bodies past `max_body_bytes` are refused unread."""
+        routes = [
+            Route("/health", _alive, methods=["GET"]),
+            self._route("GET", "/v1/engine/health", self._engine_health),
+            self._route("POST", "/v1/records", self._append),
+            self._route("GET", "/v1/records", self._records),
+            self._route("GET", "/v1/records/{id}", self._record),
+            self._route("GET", "/v1/threads", self._threads),
+            self._route("GET", "/v1/threads/{thread}/records", self._thread_records),
+            self._route("POST", "/v1/work/loop", self._start),
+            self._route("GET", "/v1/runs", self._runs),
+            self._route("GET", "/v1/runs/{thread}", self._run),
+        ]
+        app = Starlette(
+            routes=_merged(routes),
+            exception_handlers={SplError: _on_error, HTTPException: _on_http_error},  # type: ignore[dict-item]
+        )
+        app.router.redirect_slashes = False
+        return body_limit(_last_resort(app), max_body_bytes)
+
+    def _route(self, method: str, path: str, handler: Handler) -> Route:
+        async def endpoint(request: Request) -> Response:
+            return await handler(request, self.authenticator.principal(request))
+
+        return Route(path, endpoint, methods=[method])
+
+    async def _engine_health(self, request: Request, _: Principal) -> Response:
+        query(request)
+        return JsonAnswer(await self.health())
+
+    async def _append(self, request: Request, principal: Principal) -> Response:
+        query(request)
+        body = await read_body(request, RecordBody)
+        appended = await self.kernel.write(principal, body.draft())
+        return JsonAnswer(appended.record.wire(), 201 if appended.created else 200)
+
+    async def _records(self, request: Request, principal: Principal) -> Response:
+        principal.require(RECORDS_READ)
+        fields = query(request, "thread", "actor", "kind", "since", "limit")
+        since, limit = page(fields)
+        records = await self.kernel.store.select(
+            thread=fields.get("thread"),
+            actor=fields.get("actor"),
+            kind=fields.get("kind"),
+            since=since,
+            limit=limit + 1,
+        )
+        return record_listing(records, limit)
+
+    async def _record(self, request: Request, principal: Principal) -> Response:
+        principal.require(RECORDS_READ)
+        query(request)
+        record = await self.kernel.store.get(request.path_params["id"])
+        if record is None:
+            raise NotFound("there is no record with this id")
+        return JsonAnswer(record.wire())
+
+    async def _threads(self, request: Request, principal: Principal) -> Response:
+        principal.require(RECORDS_READ)
+        since, limit = page(query(request, "since", "limit"))
+        rows = await self.kernel.store.threads(since=since, limit=limit + 1)
+        return listing(
+            [{"object": "thread", **row._asdict()} for row in rows[:limit]], has_more=len(rows) > limit
+        )
+
+    async def _thread_records(self, request: Request, principal: Principal) -> Response:
+        principal.require(RECORDS_READ)
+        since, limit = page(query(request, "since", "limit"))
+        thread = request.path_params["thread"]
+        return record_listing(
+            await self.kernel.store.select(thread=thread, since=since, limit=limit + 1), limit
+        )
+
+    async def _start(self, request: Request, principal: Principal) -> Response:
+        query(request)
+        body = await read_body(request, StartBody)
+        run = await self.transports.start(principal, body.start())
+        return JsonAnswer(await self.kernel.row(run.terms.thread), 201)
+
+    async def _runs(self, request: Request, principal: Principal) -> Response:
+        principal.require(RECORDS_READ)
+        fields = query(request, "state", "actor", "since", "limit")
+        since, limit = page(fields)
+        rows, more = await self.kernel.rows(
+            state=fields.get("state"), actor=fields.get("actor"), since=since, limit=limit
+        )
+        return listing(rows, has_more=more)
+
+    async def _run(self, request: Request, principal: Principal) -> Response:
+        principal.require(RECORDS_READ)
+        query(request)
+        return JsonAnswer(await self.kernel.row(request.path_params["thread"]))
+
+
+async def _alive(_: Request) -> Response:
+    return JsonAnswer({"status": "ok"})
+
+
+def _merged(routes: list[Route]) -> list[Route]:
+    """Give one route for each path: Starlette answers 405 from the first that has the path, whatever follows."""
+    by_path: dict[str, list[Route]] = {}
+    for route in routes:
+        by_path.setdefault(route.path, []).append(route)
+    return [_by_method(path, found) if len(found) > 1 else found[0] for path, found in by_path.items()]
+
+
+def _by_method(path: str, routes: list[Route]) -> Route:
+    by_method = {method: route.endpoint for route in routes for method in route.methods or ()}
+
+    async def endpoint(request: Request) -> Response:
+        answer: Response = await by_method[request.method](request)
+        return answer
+
+    return Route(path, endpoint, methods=list(by_method))
+
+
+async def _on_error(_: Request, error: SplError) -> Response:
+    return error_answer(error)
+
+
+async def _on_http_error(request: Request, error: HTTPException) -> Response:
+    if error.status_code == 405:
+        answer = error_answer(MethodNotAllowed(f"{request.method} is not answered here"))
+        answer.headers["allow"] = (error.headers or {}).get("Allow", "")
+        return answer
+    return error_answer(NotFound("there is nothing at this path"))
+
+
+def _last_resort(app: ASGIApp) -> ASGIApp:
+    """Answer a fault of our own with `INTERNAL`, and say what it was in the log only."""
+
+    async def guarded(scope: Scope, receive: Receive, send: Send) -> None:
+        begun = False
+
+        async def watched(message: Message) -> None:
+            nonlocal begun
+            begun = True
+            await send(message)
+
+        try:
+            await app(scope, receive, watched)
+        except Exception:
+            _log.exception("a request failed by a fault of the daemon's own", path=scope.get("path"))
+            if begun:
+                raise
+            await error_answer(Internal("the daemon failed on this request"))(scope, receive, send)
+
+    return guarded

@@ -1,0 +1,126 @@
+"""Reading a request: its body and its query, each against what the route knows; anything else is an error."""
+
+from __future__ import annotations
+
+from decimal import Decimal
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from spl.errors import InvalidBody, MissingField
+from spl.kernel.kernel import Start
+from spl.records.canonical import parse
+from spl.records.record import Draft
+
+if TYPE_CHECKING:
+    from starlette.requests import Request
+
+MOST = 1000
+_DEFAULT = 100
+_SEQUENCES = 2**63
+
+_Name = Annotated[str, Field(min_length=1, max_length=200)]
+
+
+class Body(BaseModel):
+    """A body's fields; unknown ones and other types are refused."""
+
+    model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
+
+
+class RecordBody(Body):
+    """`POST /v1/records`."""
+
+    thread: str
+    actor: str
+    act: str
+    body: dict[str, Any]
+    parents: list[str] = []
+    clock: int | None = None
+    data_type: str = "SCALAR"
+    judged_by: str | None = None
+
+    def draft(self) -> Draft:
+        """Give the draft the log takes."""
+        return Draft(
+            self.thread,
+            self.actor,
+            self.act,
+            self.body,
+            tuple(self.parents),
+            self.clock,
+            self.data_type,
+            self.judged_by,
+        )
+
+
+class StartBody(Body):
+    """`POST /v1/work/loop`."""
+
+    goal: Annotated[str, Field(min_length=1, max_length=65536, pattern=r"\S")]
+    actor: _Name | None = None
+    model: _Name | None = None
+    max_turns: Annotated[int, Field(ge=1, le=100_000)] | None = None
+    budget_usd: Annotated[float, Field(ge=0, le=1_000_000)] | None = None
+    wall_clock_secs: Annotated[float, Field(gt=0, le=604_800)] | None = None
+    forbidden_tools: Annotated[list[_Name], Field(max_length=100)] = []
+    tools: Annotated[list[_Name], Field(max_length=100)] | None = None
+
+    def start(self) -> Start:
+        """Give the start the kernel decides on."""
+        return Start(
+            goal=self.goal,
+            actor=self.actor,
+            model=self.model,
+            max_turns=self.max_turns,
+            budget_usd=None if self.budget_usd is None else Decimal(str(self.budget_usd)),
+            wall_clock_secs=self.wall_clock_secs,
+            forbidden_tools=tuple(self.forbidden_tools),
+            tools=None if self.tools is None else tuple(self.tools),
+        )
+
+
+_B = TypeVar("_B", bound=Body)
+
+
+async def read_body(request: Request, form: type[_B]) -> _B:
+    """Read a request's body; raises `MissingField` for an absent field and `InvalidBody` for all else."""
+    said = parse(await request.body())
+    if not isinstance(said, dict):
+        raise InvalidBody("the body must be a JSON object")
+    try:
+        return form.model_validate(said)
+    except ValidationError as error:
+        found = error.errors(include_url=False, include_input=False, include_context=False)
+    absent = [each for each in found if each["type"] == "missing"]
+    first = (absent or found)[0]
+    place = ".".join(str(part) for part in first["loc"])
+    if absent:
+        raise MissingField(f"the field {place!r} is missing")
+    raise InvalidBody(f"the field {place!r}: {first['msg']}")
+
+
+def query(request: Request, *known: str) -> dict[str, str]:
+    """Give the query's fields; raises `InvalidBody` for one the route does not know or that comes twice."""
+    fields: dict[str, str] = {}
+    for name, value in request.query_params.multi_items():
+        if name not in known:
+            raise InvalidBody(f"the query has no field {name!r} here: it knows {', '.join(known) or 'none'}")
+        if name in fields:
+            raise InvalidBody(f"the query names {name!r} twice")
+        fields[name] = value
+    return fields
+
+
+def page(fields: dict[str, str]) -> tuple[int, int]:
+    """Give `since` (exclusive, default 0) and `limit` (1 to 1000, default 100) of a query; raises `InvalidBody`."""
+    return _number(fields, "since", 0, 0, _SEQUENCES - 1), _number(fields, "limit", _DEFAULT, 1, MOST)
+
+
+def _number(fields: dict[str, str], name: str, default: int, least: int, most: int) -> int:
+    said = fields.get(name)
+    if said is None:
+        return default
+    if not (said.isascii() and said.isdigit() and len(said) < 20 and least <= int(said) <= most):
+        raise InvalidBody(f"the query's {name!r} must be a whole number from {least} to {most}")
+    return int(said)

@@ -1,0 +1,67 @@
+"""The worker socket's app: five doors, each a run's own, and one constant 404 for everything else."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import structlog
+
+from spl.api.answers import JsonAnswer, error_answer
+from spl.api.authentication import bearer
+from spl.api.limits import body_limit, refuse_unread
+from spl.api.peer import peer
+from spl.errors import Internal, InvalidBody, NotFound, SplError, Unauthenticated
+from spl.records.canonical import parse
+
+if TYPE_CHECKING:
+    from starlette.types import ASGIApp, Receive, Scope, Send
+
+    from spl.kernel.credentials import Credentials
+
+# Matched exactly, on the raw path: nothing decoded, nothing normalised, no query.
+DOORS: dict[tuple[str, bytes], str] = {
+    ("GET", b"/v1/worker/run"): "run",
+    ("POST", b"/v1/worker/infer"): "infer",
+    ("POST", b"/v1/worker/propose"): "propose",
+    ("POST", b"/v1/worker/call"): "call",
+    ("POST", b"/v1/worker/records"): "record",
+}
+
+_log = structlog.get_logger("spl.api")
+
+
+def worker_app(credentials: Credentials, *, max_body_bytes: int) -> ASGIApp:
+    """Give the application. A body is read only for a door and a live credential."""
+    inner = body_limit(_door, max_body_bytes)
+
+    async def app(scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            return
+        door = DOORS.get((scope["method"], scope["raw_path"])) if not scope["query_string"] else None
+        if door is None:
+            await refuse_unread(NotFound("there is nothing at this path"), receive, send)
+            return
+        said = bearer(dict(scope["headers"]).get(b"authorization", b"").decode("latin-1") or None)
+        who = peer.get()
+        run = credentials.find(said, who.pid or 0, who.accepted_at) if said else None
+        if run is None:
+            await refuse_unread(Unauthenticated("this door needs a live run credential"), receive, send)
+            return
+        await inner({**scope, "run": run, "door": door}, receive, send)
+
+    return app
+
+
+async def _door(scope: Scope, receive: Receive, send: Send) -> None:
+    message = await receive()
+    try:
+        payload: Any = parse(message.get("body", b"")) if scope["method"] == "POST" else {}
+        if not isinstance(payload, dict):
+            raise InvalidBody("the body must be a JSON object")
+        answer = JsonAnswer(await scope["run"].door(scope["door"], payload))
+    except SplError as error:
+        answer = error_answer(error)
+    except Exception:  # noqa: BLE001 - logged, and answered without its text
+        _log.exception("a door failed by a fault of the daemon's own", door=scope["door"])
+        answer = error_answer(Internal("the daemon failed at this door"))
+    await answer(scope, receive, send)

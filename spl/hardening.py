@@ -1,0 +1,62 @@
+"""The daemon's own protection: nothing of its memory for others, no secret in its environment, no orphan left.
+
+See prctl(2), core(5) and proc(5).
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import re
+import resource
+import sys
+from typing import TYPE_CHECKING
+
+from spl.errors import HostUnsupported
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+_PR_SET_DUMPABLE, _PR_GET_DUMPABLE, _PR_SET_CHILD_SUBREAPER = 4, 3, 36
+
+# The client's token, and what providers' own tools read their keys from. A provider's key belongs in `secrets/`.
+_SECRET = re.compile(r"SPL_TOKEN|[A-Z0-9_]*(?:API_KEY|AUTH_TOKEN|ACCESS_KEY|SECRET_KEY)(?:_[A-Z0-9]+)?")
+
+
+def secrets_in(environ: Mapping[str, str]) -> list[str]:
+    """Give the names of variables that hold, by their name, a credential."""
+    return sorted(name for name in environ if _SECRET.fullmatch(name))
+
+
+def drop_secrets() -> None:
+    """Start this program anew without credentials in its environment, if it has any.
+
+    Deleting a variable would leave it in the process's initial environment block, where /proc/<pid>/environ and a
+    dump of memory show it; only execve(2) gives a block without it.
+    """
+    names = secrets_in(os.environ)
+    if names:
+        clean = {name: value for name, value in os.environ.items() if name not in names}
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os.execve(sys.executable, [sys.executable, *sys.orig_argv[1:]], clean)  # noqa: S606 - ourselves
+
+
+def protect() -> None:
+    """Make this process undumpable, without a core, and the reaper of what its children leave behind.
+
+    After this another process of the same user cannot read its memory, environment or program link. Raises
+    `HostUnsupported` if the kernel refuses.
+    """
+    libc = ctypes.CDLL(None, use_errno=True)
+    for option, value in ((_PR_SET_DUMPABLE, 0), (_PR_SET_CHILD_SUBREAPER, 1)):
+        if libc.prctl(option, value, 0, 0, 0) != 0:
+            raise HostUnsupported(
+                f"the kernel refuses prctl option {option}: {os.strerror(ctypes.get_errno())}"
+            )
+    if libc.prctl(_PR_GET_DUMPABLE, 0, 0, 0, 0) != 0:
+        raise HostUnsupported("the kernel keeps this process dumpable")
+    # One byte, not zero: a limit of 0 is ignored where cores go to a pipe (core(5)).
+    hard = resource.getrlimit(resource.RLIMIT_CORE)[1]
+    most = 1 if hard == resource.RLIM_INFINITY else min(1, hard)
+    resource.setrlimit(resource.RLIMIT_CORE, (most, most))

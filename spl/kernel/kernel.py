@@ -1,0 +1,306 @@
+"""The kernel as one object: what the API asks it, and the steps of a run from its terms to its outcome."""
+
+from __future__ import annotations
+
+import secrets
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from spl.errors import InvalidBody, KindReserved, RunNotFound
+from spl.kernel import config as configuration
+from spl.kernel.chain import Chain, Entry
+from spl.kernel.names import (
+    CONFIG,
+    CONFIG_THREAD,
+    ENGINE,
+    IN_PROCESS,
+    ISOLATION,
+    ISOLATION_THREAD,
+    LOOP,
+    OUTCOME,
+    REFUSAL,
+    SANDBOXED,
+)
+from spl.kernel.outcome import Ending, Outcome, decide, evidence
+from spl.kernel.reading import RunReader
+from spl.kernel.rows import live_row, row_from_records
+from spl.kernel.runs import Run, Terms
+from spl.kernel.tiers import ceilings, tier_of
+from spl.records.record import Draft
+from spl.tools.registry import TOOLS
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+    from datetime import datetime
+    from decimal import Decimal
+
+    from spl.inference.broker import Broker
+    from spl.kernel.admission import Admission
+    from spl.kernel.config import Config
+    from spl.kernel.credentials import Credentials
+    from spl.kernel.principals import Principal
+    from spl.records.record import Record
+    from spl.records.store import Appended, Store
+
+CONFIG_WRITE = "config:write"
+RECORDS_WRITE = "records:write"
+WORK_RUN = "work:run"
+
+Json = dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Start:
+    """What a start asks for; None leaves it to the tier."""
+
+    goal: str
+    actor: str | None = None
+    model: str | None = None
+    max_turns: int | None = None
+    budget_usd: Decimal | None = None
+    wall_clock_secs: float | None = None
+    forbidden_tools: tuple[str, ...] = ()
+    tools: tuple[str, ...] | None = None
+
+
+class Kernel:
+    """Every decision about runs and records; `now` gives the time of day for what people read."""
+
+    def __init__(
+        self,
+        store: Store,
+        config: Config,
+        broker: Broker,
+        admission: Admission,
+        credentials: Credentials,
+        *,
+        operator: str,
+        now: Callable[[], datetime],
+    ) -> None:
+        self.store = store
+        self.config = config
+        self.broker = broker
+        self.admission = admission
+        self.credentials = credentials
+        self.operator = operator
+        self.live: dict[str, Run] = {}
+        self._now = now
+
+    async def write(self, principal: Principal, draft: Draft) -> Appended:
+        """Write a record for someone; of `core.*` only configuration is taken, and that as the engine.
+
+        Raises `KindReserved`, `ActorNotCovered`, `ScopeDenied`, `MissingField`, `InvalidBody`, and what the
+        store raises.
+        """
+        kind = draft.body.get("kind")
+        if kind == CONFIG:
+            principal.require(CONFIG_WRITE)
+            if draft.actor != ENGINE or draft.thread != CONFIG_THREAD:
+                raise KindReserved(f"{CONFIG} is written to {CONFIG_THREAD} as {ENGINE} and nowhere else")
+            configuration.check(draft.body)
+        elif isinstance(kind, str) and (kind == "core" or kind.startswith("core.")):
+            raise KindReserved(f"the kind {kind!r} is the kernel's, or a run's, to write")
+        else:
+            principal.require(RECORDS_WRITE)
+            principal.writes_as(draft.actor)
+        return (await self.store.append([draft]))[0]
+
+    def terms(
+        self, principal: Principal, start: Start, *, profile: str | None, profile_digest: str | None
+    ) -> Terms:
+        """Decide what a start would be: tier, transport, ceilings and tools. Nothing is written.
+
+        `profile` is the one a sandboxed run would be confined by. Raises `ScopeDenied`, `RunActorNotCovered`
+        and `InvalidBody`.
+        """
+        principal.require(WORK_RUN)
+        actor = start.actor or principal.actor
+        principal.runs_as(actor)
+        tier = tier_of(actor, self.operator)
+        transport = self.config.transport if actor == self.operator else self.config.member_transport
+        sandboxed = transport == SANDBOXED
+        return Terms(
+            thread=f"th_run_{secrets.token_hex(12)}",
+            goal=start.goal,
+            actor=actor,
+            tier=tier.name,
+            transport=transport,
+            ceilings=ceilings(
+                tier,
+                max_turns=start.max_turns,
+                wall_clock_secs=start.wall_clock_secs,
+                budget_usd=start.budget_usd,
+                sandboxed=sandboxed,
+            ),
+            tools=_granted(start.tools),
+            forbidden=tuple(sorted(set(start.forbidden_tools))),
+            narrowed=(),
+            model=start.model,
+            profile=profile if sandboxed else None,
+            profile_digest=profile_digest if sandboxed else None,
+            started_at=self._time(),
+        )
+
+    async def open(self, terms: Terms, receipt: Json | None = None) -> Run:
+        """Write a run's anchor, and the receipt of its isolation, and give the run; both are durable then."""
+        chain = Chain(self.store, terms.thread)
+        entries = [Entry("INTEND", {"kind": LOOP, **_anchor(terms)})]
+        if receipt is not None:
+            entries.append(Entry("KNOW", {"kind": ISOLATION, **receipt}))
+        run = Run(
+            terms,
+            chain,
+            self.broker,
+            RunReader(self.store, terms.actor, everything=terms.actor == self.operator),
+        )
+        self.live[terms.thread] = run
+        try:
+            await chain.append(*entries)
+        except BaseException:
+            del self.live[terms.thread]
+            raise
+        return run
+
+    async def finish(self, run: Run, ending: Ending) -> None:
+        """Write a run's outcome, from what the kernel itself saw; its credential and its place among the live end."""
+        run.shut()
+        self.credentials.revoke(run)
+        outcome = decide(ending, end=run.end, last=run.last, tally=run.tally)
+        in_process = run.terms.transport == IN_PROCESS
+        body = {
+            "kind": OUTCOME,
+            "outcome": outcome.outcome,
+            "state": outcome.state,
+            "success": outcome.success,
+            "evidence": evidence(run.tally, in_process=in_process),
+            "transport": run.terms.transport,
+            "turns": run.turns,
+            "tool_calls_ok": run.tally.ok,
+            "tool_calls_failed": run.tally.failed,
+            "spent_usd": float(run.spent_usd),
+            "exit": ending.exit,
+            "summary": outcome.summary,
+            "ended_at": self._time(),
+            **({"budget_kind": outcome.budget_kind} if outcome.budget_kind else {}),
+        }
+        try:
+            await run.chain.append(Entry("KNOW", body), close=True)
+        finally:
+            self.live.pop(run.terms.thread, None)
+
+    async def refuse(self, terms: Terms, *, layer: str, expected: str, observed: str, remedy: str) -> None:
+        """Write down a start that was refused for isolation: the only trace it leaves."""
+        body = {
+            "kind": REFUSAL,
+            "actor": terms.actor,
+            "profile": terms.profile,
+            "layer": layer,
+            "expected": expected,
+            "observed": observed,
+            "remedy": remedy,
+            "refused_at": self._time(),
+        }
+        await self.store.append([Draft(ISOLATION_THREAD, ENGINE, "KNOW", body)])
+
+    async def close_orphans(self) -> list[str]:
+        """Give each run that a dead daemon left open its outcome; gives their threads."""
+        threads: list[str] = []
+        for anchor in await self.store.unfinished(LOOP, OUTCOME):
+            records = await self._all(anchor.thread)
+            row = row_from_records(records)
+            outcome = Outcome("failed", "The daemon ended while the run was going.")
+            body = {
+                "kind": OUTCOME,
+                "outcome": outcome.outcome,
+                "state": outcome.state,
+                "success": False,
+                "evidence": "kernel",
+                "transport": row["transport"],
+                "turns": row["turns"],
+                "tool_calls_ok": row["tool_calls_ok"],
+                "tool_calls_failed": row["tool_calls_failed"],
+                "spent_usd": row["spent_usd"],
+                "exit": None,
+                "summary": outcome.summary,
+                "ended_at": self._time(),
+            }
+            head = _head(records)
+            await self.store.append([Draft(anchor.thread, ENGINE, "KNOW", body, parents=(head,))])
+            threads.append(anchor.thread)
+        return threads
+
+    async def row(self, thread: str) -> Json:
+        """Give a run's row; raises `RunNotFound`."""
+        if run := self.live.get(thread):
+            return live_row(run)
+        if not await self.store.select(thread=thread, kind=LOOP, limit=1):
+            raise RunNotFound(f"there is no run on the thread {thread!r}")
+        return row_from_records(await self._all(thread))
+
+    async def rows(
+        self, *, state: str | None, actor: str | None, since: int, limit: int
+    ) -> tuple[list[Json], bool]:
+        """Give rows of runs, oldest first, whose anchor's sequence is above `since`, and whether there are more."""
+        found: list[Json] = []
+        while True:
+            anchors = await self.store.select(kind=LOOP, since=since, limit=limit + 1)
+            for anchor in anchors:
+                since = anchor.sequence
+                if actor is not None and anchor.body["actor"] != actor:
+                    continue
+                row = {**await self.row(anchor.thread), "sequence": anchor.sequence}
+                if state is None or row["state"] == state:
+                    if len(found) == limit:
+                        return found, True
+                    found.append(row)
+            if len(anchors) <= limit:
+                return found, False
+
+    async def _all(self, thread: str) -> list[Record]:
+        records: list[Record] = []
+        since = 0
+        while page := await self.store.select(thread=thread, since=since, limit=1000):
+            records += page
+            since = page[-1].sequence
+        return records
+
+    def _time(self) -> str:
+        return self._now().isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+def _granted(wanted: Sequence[str] | None) -> tuple[str, ...]:
+    """Give the tools of a run: all that there are for everyone, or those of them that were asked for."""
+    if wanted is None:
+        return tuple(TOOLS)
+    for name in wanted:
+        if name not in TOOLS:
+            raise InvalidBody(f"the tool {name!r} is not granted: there are {', '.join(sorted(TOOLS))}")
+    return tuple(name for name in TOOLS if name in wanted)
+
+
+def _anchor(terms: Terms) -> Json:
+    return {
+        "goal": terms.goal,
+        "actor": terms.actor,
+        "tier": terms.tier,
+        "transport": terms.transport,
+        "profile": terms.profile,
+        "profile_digest": terms.profile_digest,
+        "tools": list(terms.tools),
+        "forbidden_tools": list(terms.forbidden),
+        "narrowed": list(terms.narrowed),
+        "ceilings": terms.ceilings.wire(),
+        "model": terms.model,
+        "started_at": terms.started_at,
+    }
+
+
+def _head(records: Sequence[Record]) -> str:
+    """Give the last record of a run's chain: the anchor, or what names the one before it as its only parent."""
+    head = ""
+    for record in records:
+        if record.kind == LOOP or (
+            head and record.parents == (head,) and (record.kind or "").startswith("core.work.")
+        ):
+            head = record.id
+    return head

@@ -1,0 +1,105 @@
+"""How a run ended: a pure function from what the kernel saw to the outcome it writes.
+
+A run cannot say that it succeeded; it can only stop asking. Success is a clean end after a last reply without
+calls, and is checked against what its tools did.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from spl.inference.model import Reply
+
+_SUMMARY_LIMIT = 2000
+
+
+@dataclass(frozen=True, slots=True)
+class Ending:
+    """How the loop itself ended, as its transport saw it.
+
+    `clean` is an end by itself without a fault; `exit` is the process's code or signal (None in process); `cause`
+    is `wall_clock` or `daemon` when this side ended it; `said` is what the loop said on its way out, untrusted.
+    """
+
+    clean: bool
+    exit: dict[str, object] | None = None
+    cause: str | None = None
+    said: str = ""
+
+
+@dataclass(slots=True)
+class Tally:
+    """What became of the calls the model made; denied and cut-off calls count as failed."""
+
+    ok: int = 0
+    failed: int = 0
+    denied: int = 0
+    ok_in_kernel: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """The verdict on a run; `budget_kind` is there for `budget_exhausted` alone."""
+
+    outcome: str
+    summary: str
+    budget_kind: str | None = None
+
+    @property
+    def success(self) -> bool:
+        """Whether the run completed what it was given."""
+        return self.outcome == "completed"
+
+    @property
+    def state(self) -> str:
+        """The run's state from now on."""
+        return {"completed": "done", "cancelled": "stopped"}.get(self.outcome, "stopped_short")
+
+
+def decide(ending: Ending, *, end: Outcome | None, last: Reply | None, tally: Tally) -> Outcome:
+    """Decide a run's outcome.
+
+    `end` is what the kernel itself ended the run with (a ceiling, a provider's failure), `last` the model's last reply.
+    """
+    if ending.cause == "daemon":
+        return Outcome("failed", "The daemon was stopped while the run was going.")
+    if ending.cause == "wall_clock":
+        return Outcome("budget_exhausted", "The run's wall clock ran out.", "wall_clock")
+    if end is not None:
+        return end
+    if not ending.clean:
+        return Outcome("failed", _cut(f"The loop ended with {_exit(ending)}. {ending.said}".strip()))
+    if last is None:
+        return Outcome("failed", "The loop ended before the model's first reply.")
+    if last.calls:
+        return Outcome("failed", "The loop ended with calls of the last reply unanswered.")
+    if last.stop_reason == "no_model":
+        return Outcome("blocked", _cut(last.text))
+    if last.stop_reason == "length":
+        return Outcome("failed", "The last reply was cut off by the output limit.")
+    return _checked(last, tally)
+
+
+def _checked(last: Reply, tally: Tally) -> Outcome:
+    if tally.failed and not tally.ok:
+        if tally.failed == tally.denied:
+            return Outcome("blocked", _cut(f"Every tool call was denied. The last reply: {last.text}"))
+        return Outcome("failed", _cut(f"Every tool call failed. The last reply: {last.text}"))
+    return Outcome("completed", _cut(last.text))
+
+
+def evidence(tally: Tally, *, in_process: bool) -> str:
+    """Say whose word the tools' success rests on: the kernel's, if one ran there, else the worker's own."""
+    return "kernel" if in_process or tally.ok_in_kernel else "worker"
+
+
+def _exit(ending: Ending) -> str:
+    if ending.exit is None:
+        return "a fault"
+    return " ".join(f"{key} {value}" for key, value in ending.exit.items())
+
+
+def _cut(text: str) -> str:
+    return text if len(text) <= _SUMMARY_LIMIT else text[: _SUMMARY_LIMIT - 1] + "…"

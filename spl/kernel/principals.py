@@ -1,0 +1,46 @@
+"""Principals: who asks, and for whom they may speak."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from spl.errors import ActorNotCovered, InvalidBody, RunActorNotCovered, ScopeDenied
+from spl.kernel.names import ENGINE
+
+ADMIN = "admin"
+_RUNNER = re.compile(r"did:sync:(?:user|agent):[A-Za-z0-9._%-]{1,100}")
+
+
+@dataclass(frozen=True, slots=True)
+class Principal:
+    """Someone who has been authenticated: the actor they are, and the scopes they hold."""
+
+    actor: str
+    scopes: frozenset[str]
+
+    def require(self, scope: str) -> None:
+        """Refuse a principal without a scope; raises `ScopeDenied`."""
+        if scope not in self.scopes and ADMIN not in self.scopes:
+            raise ScopeDenied(f"this needs the scope {scope!r}, which the bearer does not carry")
+
+    def writes_as(self, actor: str) -> None:
+        """Refuse an actor this principal may not write as; raises `ActorNotCovered`."""
+        if actor == ENGINE:
+            raise ActorNotCovered(f"{ENGINE} writes configuration only")
+        if actor != self.actor and ADMIN not in self.scopes:
+            raise ActorNotCovered(f"the bearer does not cover the actor {actor!r}")
+
+    def runs_as(self, actor: str) -> None:
+        """Refuse an actor this principal may not start runs for; raises `RunActorNotCovered` or `InvalidBody`."""
+        if not _RUNNER.fullmatch(actor):
+            raise InvalidBody(
+                f"the actor {actor!r} is neither did:sync:user:<label> nor did:sync:agent:<label>"
+            )
+        if actor != self.actor and ADMIN not in self.scopes:
+            raise RunActorNotCovered(f"the bearer may not start runs for {actor!r}")
+
+
+def operator_did(login: str) -> str:
+    """Give the operator's actor for a login name."""
+    return f"did:sync:user:{re.sub(r'[^A-Za-z0-9._-]', '_', login)}"

@@ -1,0 +1,132 @@
+"""The daemon's settings: flags before `SPL_…` variables before `config.toml` in the home before defaults."""
+
+from __future__ import annotations
+
+import os
+import tomllib
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
+
+from pydantic import AfterValidator, Field, ValidationError
+from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
+
+from spl import home as homes
+from spl.errors import SettingsInvalid
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+PREFIX: Final = "SPL_"
+CLIENT_VARIABLES: Final = frozenset({"SPL_TOKEN", "SPL_URL"})
+"""They tell `spl.client` which daemon to talk to; the daemon never looks at their values."""
+
+
+def _check_provider(value: str) -> str:
+    if value != "echo" and not (value.startswith("script:") and len(value) > len("script:")):
+        raise ValueError("it must be 'echo' or 'script:PATH'")
+    return value
+
+
+_Seconds = Annotated[float, Field(gt=0, le=3600, allow_inf_nan=False)]
+
+
+class Settings(BaseSettings):
+    """What one daemon runs with; `load` makes it, and it does not change while the daemon runs."""
+
+    model_config = SettingsConfigDict(frozen=True, extra="forbid", validate_default=False)
+
+    home: Path = Field(
+        default=Path("~/.syncro"), description="the folder that holds everything; also SYNCROPEL_HOME"
+    )
+    port: int = Field(
+        default=9100, ge=0, le=65535, description="the TCP port on 127.0.0.1; 0 lets the kernel choose one"
+    )
+    provider: Annotated[str, AfterValidator(_check_provider)] = Field(
+        default="echo",
+        description="the model provider: `echo`, or `script:PATH` to replay the replies of a file",
+    )
+    max_body_bytes: int = Field(
+        default=1024 * 1024, ge=1024, le=1024**3, description="bytes, the most a request's body may have"
+    )
+    probe_seconds: _Seconds = Field(
+        default=10.0, description="seconds a confined worker may take to be ready before its start is refused"
+    )
+    stop_grace_seconds: _Seconds = Field(
+        default=5.0, description="seconds a stopped run's worker is given to end by itself"
+    )
+    credential_grace_seconds: _Seconds = Field(
+        default=30.0, description="seconds a run's credential lives past its wall clock"
+    )
+    admission_capacity: int | None = Field(
+        default=None,
+        ge=0,
+        le=4096,
+        description="how many sandboxed runs may go on at once; unset, the host's memory decides",
+    )
+    log_format: Literal["auto", "console", "json"] = Field(
+        default="auto", description="how the log is written; `auto` is `console` on a terminal, else `json`"
+    )
+
+    @classmethod
+    def settings_customise_sources(
+        cls,
+        settings_cls: type[BaseSettings],
+        init_settings: PydanticBaseSettingsSource,
+        env_settings: PydanticBaseSettingsSource,
+        dotenv_settings: PydanticBaseSettingsSource,
+        file_secret_settings: PydanticBaseSettingsSource,
+    ) -> tuple[PydanticBaseSettingsSource, ...]:
+        """Take what `load` read and nothing else: it can say where each value came from."""
+        del settings_cls, env_settings, dotenv_settings, file_secret_settings
+        return (init_settings,)
+
+
+def load(flags: Mapping[str, object], environ: Mapping[str, str] = os.environ) -> Settings:
+    """Give the settings in force for these flags (by field name; None means not given) and this environment.
+
+    Raises SettingsInvalid, naming the flag, the variable or the file and key, for a value that is not valid
+    and for a name that is no setting; HomeUnsafe for an empty home.
+    """
+    given = {name: value for name, value in flags.items() if value is not None}
+    flag = given.pop("home", None)
+    home = homes.locate(None if flag is None else str(flag), environ)
+    values: dict[str, object] = {}
+    origins: dict[str, str] = {}
+    for source in (
+        _file(home / "config.toml"),
+        _variables(environ),
+        {name: (f"--{name.replace('_', '-')}", value) for name, value in given.items()},
+    ):
+        for name, (origin, value) in source.items():
+            if name not in Settings.model_fields or name == "home":
+                raise SettingsInvalid(f"{origin} is not a setting")
+            values[name], origins[name] = value, origin
+    try:
+        return Settings(**{**values, "home": home})  # type: ignore[arg-type]
+    except ValidationError as error:
+        first = error.errors()[0]
+        field = str(first["loc"][0])
+        reason = first["msg"].removeprefix("Value error, ")
+        shown = ascii(values.get(field))[:120]
+        raise SettingsInvalid(f"{origins.get(field, field)} cannot be {shown}: {reason}") from None
+
+
+def _variables(environ: Mapping[str, str]) -> dict[str, tuple[str, object]]:
+    return {
+        name.removeprefix(PREFIX).lower(): (f"the variable {name}", value)
+        for name, value in environ.items()
+        if name.startswith(PREFIX) and name not in CLIENT_VARIABLES and name != "SPL_HOME"
+    }
+
+
+def _file(path: Path) -> dict[str, tuple[str, object]]:
+    try:
+        text = path.read_text(encoding="utf-8")
+        table: dict[str, Any] = tomllib.loads(text)
+    except (FileNotFoundError, NotADirectoryError):
+        return {}
+    except OSError as error:
+        raise SettingsInvalid(f"{str(path)!r} cannot be read: {error.strerror}") from None
+    except ValueError as error:
+        raise SettingsInvalid(f"{str(path)!r} is not valid TOML: {error}") from None
+    return {name: (f"the key {name!r} of {str(path)!r}", value) for name, value in table.items()}

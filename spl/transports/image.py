@@ -1,0 +1,73 @@
+"""The worker's program, taken once at the daemon's start and sealed.
+
+The sources of `spl.loop` and `spl.worker` are compiled by the interpreter that will run them and packed into one
+`.pyc`: a worker reads one file, and what is installed later changes nothing for this daemon.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from bwrap.errors import LayerError
+from bwrap.sealed import Sealed
+
+if TYPE_CHECKING:
+    from bwrap.host import Python
+
+_ROOT = Path(__file__).resolve().parent.parent
+
+# In the order of their imports.
+_MODULES = {
+    "spl": "__init__.py",
+    "spl.loop": "loop/__init__.py",
+    "spl.loop.tools": "loop/tools.py",
+    "spl.loop.machine": "loop/machine.py",
+    "spl.worker": "worker/__init__.py",
+    "spl.worker.doors": "worker/doors.py",
+    "spl.worker.probe": "worker/probe.py",
+    "spl.worker.program": "worker/program.py",
+}
+
+_START = """
+import marshal, sys
+for name, code in marshal.loads(PARTS):
+    module = sys.modules[name] = type(sys)(name)
+    module.__path__ = []
+    exec(code, vars(module))
+sys.exit(sys.modules["spl.worker.program"].main(sys.argv))
+"""
+
+# Run by the worker's interpreter: a code object is of no use to another version. The header is that of PEP 552.
+_PACK = """
+import importlib.util, json, marshal, sys
+said = json.load(sys.stdin)
+parts = [(name, compile(source, "<%s>" % name, "exec", optimize=2)) for name, source in said["modules"].items()]
+code = compile("PARTS = %r\\n%s" % (marshal.dumps(parts), said["start"]), "<spl loop-worker>", "exec", optimize=2)
+sys.stdout.buffer.write(importlib.util.MAGIC_NUMBER + bytes(12) + marshal.dumps(code))
+"""
+
+
+def seal(python: Python, *, root: Path = _ROOT) -> Sealed:
+    """Read the worker's sources below `root`, compile and seal them; raises `LayerError` when that fails."""
+    modules = {name: (root / path).read_text(encoding="utf-8") for name, path in _MODULES.items()}
+    done = subprocess.run(
+        [python.path, "-I", "-S", "-B", "-c", _PACK],
+        input=json.dumps({"modules": modules, "start": _START}).encode(),
+        capture_output=True,
+        check=False,
+        env={},
+        timeout=30,
+    )
+    if done.returncode != 0 or not done.stdout:
+        raise LayerError(
+            "image",
+            expected=f"{python.path} to compile the worker's program",
+            observed=done.stderr.decode("utf-8", "replace").strip().splitlines()[-1:][0]
+            if done.stderr
+            else "nothing",
+            remedy="mend the installation of this interpreter",
+        )
+    return Sealed("spl-worker", done.stdout)

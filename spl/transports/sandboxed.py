@@ -1,0 +1,79 @@
+"""The loop in a confined process: launched, confirmed, entrusted with one credential, watched to its end."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from bwrap.launch import launch
+from spl.kernel.outcome import Ending
+
+if TYPE_CHECKING:
+    from bwrap.launch import Confined
+    from bwrap.plan import Plan
+    from bwrap.sealed import Sealed
+    from bwrap.supervise import Ledger
+    from spl.kernel.credentials import Holder
+    from spl.kernel.runs import Run
+
+
+@dataclass
+class Sandbox:
+    """What every worker of this daemon is made from; `probe_seconds` is how long one may take to be ready."""
+
+    plan: Plan
+    image: Sealed
+    ledger: Ledger
+    probe_seconds: float
+
+    async def make(self) -> Worker:
+        """Make one worker, confirmed and holding nothing yet; raises `bwrap.errors.LayerError`."""
+        made_at = time.monotonic()
+        return Worker(await launch(self.plan, self.image, self.ledger, seconds=self.probe_seconds), made_at)
+
+
+class Worker:
+    """One confined process that serves one run."""
+
+    def __init__(self, confined: Confined, made_at: float) -> None:
+        self.confined = confined
+        self._made_at = made_at
+
+    @property
+    def pid(self) -> int:
+        """Its pid, as connections to the worker socket name it."""
+        return self.confined.process.pid
+
+    @property
+    def uid(self) -> int:
+        """Its uid outside its namespaces."""
+        return self.confined.process.uid
+
+    def holder(self) -> Holder:
+        """Give the test that a connection is this process's own.
+
+        The peer's pid could be a recycled number: so the process must still live, by its pidfd, and the connection
+        must be younger than it. Then the number has meant this process ever since.
+        """
+        return lambda pid, accepted_at: (
+            pid == self.pid and accepted_at >= self._made_at and self.confined.alive
+        )
+
+    def entrust(self, credential: str) -> None:
+        """Hand over the credential, on standard input; this is the first it ever holds."""
+        self.confined.entrust(json.dumps({"credential": credential}).encode() + b"\n")
+
+    async def serve(self, run: Run) -> Ending:
+        """Watch the process to its end, or to the run's wall clock; nothing of it is left when this returns."""
+        try:
+            async with asyncio.timeout(run.terms.ceilings.wall_clock_secs):
+                await self.confined.wait()
+        except TimeoutError:
+            self.confined.kill("wall_clock")
+        except asyncio.CancelledError:
+            self.confined.kill("daemon")
+        ended = await self.confined.wait()
+        return Ending(ended.clean, ended.wire(), ended.killed, self.confined.stderr)

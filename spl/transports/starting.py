@@ -1,0 +1,144 @@
+"""A start from its request to a running loop: the order in which slot, worker, records and credential come.
+
+Nothing is written before a worker is confirmed, no credential is made before the receipt is durable, and whatever
+fails on the way gives back what was taken.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Any
+
+import structlog
+
+from bwrap.errors import LayerError
+from spl.errors import IsolationUnavailable, SplError, StoreUnavailable
+from spl.kernel.names import SANDBOXED
+from spl.transports import in_process
+
+if TYPE_CHECKING:
+    from collections.abc import Coroutine
+
+    from spl.kernel.admission import Slot
+    from spl.kernel.kernel import Kernel, Start
+    from spl.kernel.outcome import Ending
+    from spl.kernel.principals import Principal
+    from spl.kernel.runs import Run, Terms
+    from spl.transports.sandboxed import Sandbox, Worker
+
+_log = structlog.get_logger("spl.transports")
+
+
+class Transports:
+    """Starts runs and sees them end.
+
+    `sandbox` is what workers are made from, or the `LayerError` that says why none can be on this host: then every
+    sandboxed start is refused by that layer. `credential_grace` is in seconds, beyond the run's wall clock.
+    """
+
+    def __init__(self, kernel: Kernel, sandbox: Sandbox | LayerError, *, credential_grace: float) -> None:
+        self._kernel = kernel
+        self._sandbox = sandbox
+        self._credential_grace = credential_grace
+        self._runs: set[asyncio.Task[None]] = set()
+        self._starts: set[asyncio.Task[Run]] = set()
+        self._stopping = False
+
+    async def start(self, principal: Principal, start: Start) -> Run:
+        """Start a run; it goes on whatever becomes of the request that asked for it.
+
+        Raises what `Kernel.terms` raises, `AdmissionCeiling`, `IsolationUnavailable`, `StoreUnavailable`.
+        """
+        if self._stopping:
+            raise StoreUnavailable("the daemon is stopping and starts nothing more")
+        plan = None if isinstance(self._sandbox, LayerError) else self._sandbox.plan
+        terms = self._kernel.terms(
+            principal,
+            start,
+            profile=plan.profile if plan else None,
+            profile_digest=plan.profile_digest if plan else None,
+        )
+        starting = self._sandboxed(terms) if terms.transport == SANDBOXED else self._in_process(terms)
+        task: asyncio.Task[Run] = asyncio.create_task(starting)
+        self._starts.add(task)
+        task.add_done_callback(self._starts.discard)
+        return await asyncio.shield(task)
+
+    async def stop(self) -> None:
+        """End every run and wait until each has its outcome and no worker is left."""
+        self._stopping = True
+        await asyncio.gather(*self._starts, return_exceptions=True)
+        for task in self._runs:
+            task.cancel()
+        await asyncio.gather(*self._runs, return_exceptions=True)
+
+    async def _in_process(self, terms: Terms) -> Run:
+        run = await self._kernel.open(terms)
+        self._watch(self._see_through(run, in_process.drive(run), None))
+        _log.info("running in process", thread=terms.thread)
+        return run
+
+    async def _sandboxed(self, terms: Terms) -> Run:
+        slot = self._kernel.admission.take()
+        try:
+            worker = await self._worker(terms)
+            try:
+                run = await self._kernel.open(terms, worker.confined.receipt.wire())
+            except BaseException:
+                await _discard(worker)
+                raise
+        except BaseException:
+            slot.release()
+            raise
+        wall_clock = terms.ceilings.wall_clock_secs
+        seconds = None if wall_clock is None else wall_clock + self._credential_grace
+        worker.entrust(self._kernel.credentials.mint(run, worker.holder(), seconds=seconds))
+        self._watch(self._see_through(run, worker.serve(run), slot))
+        _log.info("running sandboxed", thread=terms.thread, pid=worker.pid, uid=worker.uid)
+        return run
+
+    async def _worker(self, terms: Terms) -> Worker:
+        try:
+            if isinstance(self._sandbox, LayerError):
+                raise self._sandbox
+            return await self._sandbox.make()
+        except LayerError as error:
+            said = {
+                "layer": error.layer,
+                "expected": error.expected,
+                "observed": error.observed,
+                "remedy": error.remedy,
+            }
+            await self._kernel.refuse(terms, **said)
+            _log.error("sandboxed start refused", actor=terms.actor, **said)
+            raise IsolationUnavailable(
+                f"the layer {error.layer} cannot be confirmed: expected {error.expected}, observed {error.observed}",
+                **said,
+            ) from None
+
+    async def _see_through(self, run: Run, loop: Coroutine[Any, Any, Ending], slot: Slot | None) -> None:
+        try:
+            ending = await loop
+            await self._kernel.finish(run, ending)
+        except SplError as error:
+            # The log cannot take the outcome now; the next start of the daemon gives the run one.
+            _log.error(
+                "run ended without its outcome", thread=run.terms.thread, code=error.code, error=error.message
+            )
+            return
+        finally:
+            if slot is not None:
+                slot.release()
+        _log.info(
+            "run ended", thread=run.terms.thread, clean=ending.clean, exit=ending.exit, cause=ending.cause
+        )
+
+    def _watch(self, run: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.create_task(run)
+        self._runs.add(task)
+        task.add_done_callback(self._runs.discard)
+
+
+async def _discard(worker: Worker) -> None:
+    worker.confined.kill("never opened")
+    await worker.confined.wait()
