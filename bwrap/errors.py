@@ -26,3 +26,12 @@ class LayerError(ConfinementError):
         self.expected = expected
         self.observed = observed
         self.remedy = remedy
+
+    def wire(self) -> dict[str, str]:
+        """Give the four facts by name, for records and answers."""
+        return {
+            "layer": self.layer,
+            "expected": self.expected,
+            "observed": self.observed,
+            "remedy": self.remedy,
+        }

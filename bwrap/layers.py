@@ -65,6 +65,11 @@ def table(plan: Plan, shape: Shape) -> list[Layer]:
     return [layer for layer in _LAYERS if shape in layer.shapes and layer.name not in left_out]
 
 
+def every_layer() -> tuple[Layer, ...]:
+    """Give the whole table, for those who explain it."""
+    return _LAYERS
+
+
 def attempts(process: Process) -> list[Attempt]:
     """Give every attempt this process must make, each named for its layer.
 
@@ -110,9 +115,13 @@ def remedy(name: str) -> str:
 
 
 def told(value: object) -> str:
-    """Say a result as a person reads it: an errno by its name."""
+    """Say a result as a person reads it: an errno by its name, a list by its items."""
     if type(value) is int and value < 0:
         return errno.errorcode.get(-value, str(value))
+    if isinstance(value, list):
+        return " ".join(str(each) for each in value) or "nothing"
+    if isinstance(value, dict):
+        return ", ".join(f"{name} {told(each)}" for name, each in value.items())
     return str(value)
 
 
@@ -128,7 +137,7 @@ def _owns(plan: Plan, name: str) -> bool:
 
 
 def _equal(how: str, expected: object, observed: object) -> Finding:
-    return Finding(how, str(expected), str(observed), expected == observed)
+    return Finding(how, told(expected), told(observed), expected == observed)
 
 
 def _own_namespace(process: Process, name: str) -> Finding:

@@ -102,7 +102,8 @@ class Process:
 
     def mounts(self) -> list[MountPoint]:
         """Read its mount table."""
-        return [_mount_point(line) for line in self.read("mountinfo").splitlines()]
+        # Not splitlines(): the kernel escapes the newlines in a path, but not what else Python takes for one.
+        return [_mount_point(line) for line in self.read("mountinfo").split("\n") if line]
 
     def files(self, folder: str) -> Iterator[str]:
         """Walk a folder as the process sees it and give every file that is not a folder."""

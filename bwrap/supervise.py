@@ -56,7 +56,7 @@ def read_exit(status: int, killed: str | None = None) -> Exit:
 
 async def reap(monitor: subprocess.Popen[bytes], monitor_pidfd: int, pidfd: int, process: Process) -> int:
     """Wait for both processes, kill what else belongs to the worker, leave no zombie; gives the monitor's status."""
-    namespace = _read_link(process.pid)
+    namespace = _view(process.pid)
     await readable(monitor_pidfd)
     status = monitor.wait()
     # --die-with-parent kills the worker when its monitor goes; this does not wait for it to.
@@ -65,8 +65,13 @@ async def reap(monitor: subprocess.Popen[bytes], monitor_pidfd: int, pidfd: int,
     with suppress(ChildProcessError):
         # The daemon is a subreaper: a worker that outlived its monitor is the daemon's child now.
         os.waitid(os.P_PIDFD, pidfd, os.WEXITED)  # noqa: ASYNC222 - it has ended, this does not wait
-    for pid in belonging(process.shape, process.uid, namespace):
-        kill_pid(pid)
+    ended: set[int] = set()
+    # Again until there is none: what is still there may fork while it is looked for.
+    while left := set(belonging(process.shape, process.uid, namespace)) - ended:
+        for pid in left:
+            await _end(pid)
+        ended |= left
+    _reap_adopted()
     return status
 
 
@@ -74,6 +79,34 @@ def kill(pidfd: int) -> None:
     """Send SIGKILL to the process a pidfd names, if it is still there."""
     with suppress(ProcessLookupError):
         signal.pidfd_send_signal(pidfd, signal.SIGKILL)
+
+
+async def _end(pid: int) -> None:
+    """Kill a process that belonged to a worker, and reap it if it has come to this one as the subreaper."""
+    try:
+        pidfd = os.pidfd_open(pid)
+    except ProcessLookupError:
+        return
+    try:
+        kill(pidfd)
+        await readable(pidfd)
+        with suppress(ChildProcessError):
+            os.waitid(os.P_PIDFD, pidfd, os.WEXITED)  # noqa: ASYNC222 - it has ended, this does not wait
+    finally:
+        os.close(pidfd)
+
+
+def _reap_adopted() -> None:
+    """Reap what has ended and come to this process as the subreaper.
+
+    It is no child this process started, and nobody's to wait for, if it comes from another user namespace: the one
+    namespace that a zombie still has.
+    """
+    own = os.readlink("/proc/self/ns/user")
+    for pid in uids.running_uids():
+        with suppress(OSError):
+            if os.readlink(f"/proc/{pid}/ns/user") != own:
+                os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG)
 
 
 def kill_pid(pid: int, start_time: int | None = None) -> bool:
@@ -101,13 +134,18 @@ def started(pid: int) -> int | None:
 
 
 def belonging(shape: Shape, uid: int, namespace: str | None) -> Iterator[int]:
-    """Give what still belongs to a worker: its uid's processes when hosted, else those in its user namespace."""
+    """Give what still belongs to a worker: its uid's processes when hosted, else those in its mount namespace.
+
+    A namespace that is this process's own, and a uid that is not of the pool, tell nothing apart: a bubblewrap that
+    failed to make one must not have everything of this user, or of root, taken for the worker's.
+    """
+    if namespace == _view(os.getpid()):
+        namespace = None
+    leased = shape is Shape.HOSTED and uids.FIRST <= uid <= uids.LAST
     for pid, owner in uids.running_uids().items():
         if owner != uid and owner != 0:
             continue
-        if (shape is Shape.HOSTED and owner == uid) or (
-            namespace is not None and _read_link(pid) == namespace
-        ):
+        if (leased and owner == uid) or (namespace is not None and _view(pid) == namespace):
             yield pid
 
 
@@ -176,8 +214,12 @@ def _sweep_uid(uid: int) -> list[int]:
         lease.release()
 
 
-def _read_link(pid: int) -> str | None:
+def _view(pid: int) -> str | None:
+    """Give a process's mount namespace: always a worker's own, and final while it is still held.
+
+    Its user namespace is not: `--disable-userns` has bubblewrap make a second one within the first.
+    """
     try:
-        return os.readlink(f"/proc/{pid}/ns/user")
+        return os.readlink(f"/proc/{pid}/ns/mnt")
     except OSError:
         return None

@@ -71,10 +71,8 @@ jq -er '
     def column($width): tostring | . + (" " * ([$width - length, 1] | max));
     def brief: if type == "string" then . else tojson end;
     .data[].body | select(.kind == "core.work.isolation.v1")
-    | (del(.kind, .layers) | to_entries[] | "\(.key | column(20)) \(.value | brief)"),
-      "",
-      (.layers | if type == "object" then to_entries | map({layer: .key} + .value) else . end | .[]
-        | ((.layer // .name) | column(20)) + " " + (.observed // del(.layer, .name, .claim) | brief))
+    | (del(.kind, .layers) | to_entries[] | "\(.key | column(16)) \(.value | brief)"),
+      (.layers[] | "", "\(.layer | column(16)) \(.claim)", (.observed[] | "    \(.how | column(44)) \(.observed)"))
     ' "$SPL_HOME/thread.json"
 
 title 'Its calls, each judged by the kernel before it ran'

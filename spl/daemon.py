@@ -87,13 +87,7 @@ class Isolation:
         """Give it as health reports it."""
         found: dict[str, Any] = {"shape": self.shape, "layers": self.layers}
         if self.refused is not None:
-            error = self.refused
-            found["refused"] = {
-                "layer": error.layer,
-                "expected": error.expected,
-                "observed": error.observed,
-                "remedy": error.remedy,
-            }
+            found["refused"] = self.refused.wire()
         return found
 
 

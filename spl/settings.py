@@ -85,11 +85,14 @@ def load(flags: Mapping[str, object], environ: Mapping[str, str] = os.environ) -
     """Give the settings in force for these flags (by field name; None means not given) and this environment.
 
     Raises SettingsInvalid, naming the flag, the variable or the file and key, for a value that is not valid
-    and for a name that is no setting; HomeUnsafe for an empty home.
+    and for a name that is no setting; HomeUnsafe for an empty home and for one that `Home.open` refuses.
     """
     given = {name: value for name, value in flags.items() if value is not None}
     flag = given.pop("home", None)
     home = homes.locate(None if flag is None else str(flag), environ)
+    if os.path.lexists(home):
+        # Before a word of its config.toml is believed: in a home open to others it could be anyone's.
+        homes.Home.open(home, create=False)
     values: dict[str, object] = {}
     origins: dict[str, str] = {}
     for source in (

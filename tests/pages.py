@@ -7,14 +7,18 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from tests import claims, errors_page
+from tests import claims, commands_page, confinement_pages, errors_page, settings_page
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
 PAGES: Mapping[str, Callable[[], str]] = {
     "docs/claims.md": claims.page,
+    "docs/commands.md": commands_page.page,
     "docs/errors.md": errors_page.page,
+    "docs/layers.md": confinement_pages.layers_page,
+    "docs/profiles.md": confinement_pages.profiles_page,
+    "docs/settings.md": settings_page.page,
 }
 
 

@@ -6,7 +6,6 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-import structlog
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.routing import Route
@@ -19,7 +18,7 @@ from spl.errors import Internal, MethodNotAllowed, NotFound, SplError
 if TYPE_CHECKING:
     from starlette.requests import Request
     from starlette.responses import Response
-    from starlette.types import ASGIApp, Message, Receive, Scope, Send
+    from starlette.types import ASGIApp
 
     from spl.api.authentication import Authenticator
     from spl.kernel.kernel import Kernel
@@ -27,8 +26,6 @@ if TYPE_CHECKING:
     from spl.transports.starting import Transports
 
 RECORDS_READ = "records:read"
-
-_log = structlog.get_logger("spl.api")
 
 Handler = Callable[["Request", "Principal"], Awaitable["Response"]]
 
@@ -42,9 +39,9 @@ class OperatorApi:
     authenticator: Authenticator
     health: Callable[[], Awaitable[dict[str, Any]]]
 
-    def app(self, *, max_body_bytes: int) -> ASGIApp:
-        """Give the application; bodies past `max_body_bytes` are refused unread."""
-        routes = [
+    def routes(self) -> list[Route]:
+        """Give the routes, one a method and path."""
+        return [
             Route("/health", _alive, methods=["GET"]),
             self._route("GET", "/v1/engine/health", self._engine_health),
             self._route("POST", "/v1/records", self._append),
@@ -56,12 +53,19 @@ class OperatorApi:
             self._route("GET", "/v1/runs", self._runs),
             self._route("GET", "/v1/runs/{thread}", self._run),
         ]
+
+    def app(self, *, max_body_bytes: int) -> ASGIApp:
+        """Give the application; bodies past `max_body_bytes` are refused unread."""
         app = Starlette(
-            routes=_merged(routes),
-            exception_handlers={SplError: _on_error, HTTPException: _on_http_error},  # type: ignore[dict-item]
+            routes=_merged(self.routes()),
+            exception_handlers={
+                SplError: _on_error,  # type: ignore[dict-item]
+                HTTPException: _on_http_error,  # type: ignore[dict-item]
+                Exception: _on_fault,
+            },
         )
         app.router.redirect_slashes = False
-        return body_limit(_last_resort(app), max_body_bytes)
+        return body_limit(app, max_body_bytes)
 
     def _route(self, method: str, path: str, handler: Handler) -> Route:
         async def endpoint(request: Request) -> Response:
@@ -171,23 +175,6 @@ async def _on_http_error(request: Request, error: HTTPException) -> Response:
     return error_answer(NotFound("there is nothing at this path"))
 
 
-def _last_resort(app: ASGIApp) -> ASGIApp:
-    """Answer a fault of our own with `INTERNAL`, and say what it was in the log only."""
-
-    async def guarded(scope: Scope, receive: Receive, send: Send) -> None:
-        begun = False
-
-        async def watched(message: Message) -> None:
-            nonlocal begun
-            begun = True
-            await send(message)
-
-        try:
-            await app(scope, receive, watched)
-        except Exception:
-            _log.exception("a request failed by a fault of the daemon's own", path=scope.get("path"))
-            if begun:
-                raise
-            await error_answer(Internal("the daemon failed on this request"))(scope, receive, send)
-
-    return guarded
+async def _on_fault(_: Request, __: Exception) -> Response:
+    """Answer a fault of our own; Starlette raises it again, and the listener logs what it was."""
+    return error_answer(Internal("the daemon failed on this request"))

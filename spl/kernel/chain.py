@@ -40,15 +40,29 @@ class Chain:
         self._head: str | None = None
         self._closed = False
 
-    async def append(self, *entries: Entry, actor: str = ENGINE, close: bool = False) -> list[Record]:
+    async def append(
+        self,
+        *entries: Entry,
+        actor: str = ENGINE,
+        close: bool = False,
+        then: Callable[[], None] | None = None,
+    ) -> list[Record]:
         """Write entries, all or none; they are durable when this returns. `close` lets none follow.
 
-        A caller that is cancelled does not take its records back, nor leave the chain behind them.
-        Raises `RunFinished` on a closed chain, and what the store raises.
+        A caller that is cancelled does not take its records back, nor leave the chain behind them: it goes once they
+        are durable. `then` is called at that moment, cancelled or not and before anything else is written: what
+        counts records counts there. Raises `RunFinished` on a closed chain, and what the store raises.
         """
-        return await asyncio.shield(asyncio.ensure_future(self._append(entries, actor, close=close)))
+        writing = asyncio.ensure_future(self._append(entries, actor, close=close, then=then))
+        try:
+            return await asyncio.shield(writing)
+        except asyncio.CancelledError:
+            await asyncio.wait((writing,))
+            raise
 
-    async def _append(self, entries: Sequence[Entry], actor: str, *, close: bool) -> list[Record]:
+    async def _append(
+        self, entries: Sequence[Entry], actor: str, *, close: bool, then: Callable[[], None] | None
+    ) -> list[Record]:
         async with self._lock:
             if self._closed:
                 raise RunFinished(f"the run on {self._thread} has ended")
@@ -57,6 +71,8 @@ class Chain:
             self._head = records[-1].id
             self._clock += len(records) if actor == ENGINE else 0
             self._closed = close
+            if then is not None:
+                then()
             return records
 
     def _drafts(self, entries: Sequence[Entry]) -> list[Draft]:

@@ -30,7 +30,7 @@ from spl.records.record import Draft
 from spl.tools.registry import TOOLS
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Mapping, Sequence
     from datetime import datetime
     from decimal import Decimal
 
@@ -165,39 +165,26 @@ class Kernel:
         """Write a run's outcome, from what the kernel itself saw; its credential and its place among the live end."""
         run.shut()
         self.credentials.revoke(run)
-        outcome = decide(ending, end=run.end, last=run.last, tally=run.tally)
-        in_process = run.terms.transport == IN_PROCESS
-        body = {
-            "kind": OUTCOME,
-            "outcome": outcome.outcome,
-            "state": outcome.state,
-            "success": outcome.success,
-            "evidence": evidence(run.tally, in_process=in_process),
-            "transport": run.terms.transport,
-            "turns": run.turns,
-            "tool_calls_ok": run.tally.ok,
-            "tool_calls_failed": run.tally.failed,
-            "spent_usd": float(run.spent_usd),
-            "exit": ending.exit,
-            "summary": outcome.summary,
-            "ended_at": self._time(),
-            **({"budget_kind": outcome.budget_kind} if outcome.budget_kind else {}),
-        }
+        ended_at = self._time()
+
+        def said(_: object) -> Json:
+            # Asked for when its turn on the chain comes: what was still being written by then has been counted.
+            outcome = decide(ending, end=run.end, last=run.last, tally=run.tally)
+            whose = evidence(run.tally, in_process=run.terms.transport == IN_PROCESS)
+            return _outcome(outcome, live_row(run), evidence=whose, exit=ending.exit, ended_at=ended_at)
+
         try:
-            await run.chain.append(Entry("KNOW", body), close=True)
+            await run.chain.append(Entry("KNOW", said), close=True)
         finally:
             self.live.pop(run.terms.thread, None)
 
-    async def refuse(self, terms: Terms, *, layer: str, expected: str, observed: str, remedy: str) -> None:
-        """Write down a start that was refused for isolation: the only trace it leaves."""
+    async def refuse(self, terms: Terms, refusal: Mapping[str, str]) -> None:
+        """Write down a start that was refused for isolation, with the layer's facts: the only trace it leaves."""
         body = {
             "kind": REFUSAL,
             "actor": terms.actor,
             "profile": terms.profile,
-            "layer": layer,
-            "expected": expected,
-            "observed": observed,
-            "remedy": remedy,
+            **refusal,
             "refused_at": self._time(),
         }
         await self.store.append([Draft(ISOLATION_THREAD, ENGINE, "KNOW", body)])
@@ -207,23 +194,9 @@ class Kernel:
         threads: list[str] = []
         for anchor in await self.store.unfinished(LOOP, OUTCOME):
             records = await self._all(anchor.thread)
-            row = row_from_records(records)
             outcome = Outcome("failed", "The daemon ended while the run was going.")
-            body = {
-                "kind": OUTCOME,
-                "outcome": outcome.outcome,
-                "state": outcome.state,
-                "success": False,
-                "evidence": "kernel",
-                "transport": row["transport"],
-                "turns": row["turns"],
-                "tool_calls_ok": row["tool_calls_ok"],
-                "tool_calls_failed": row["tool_calls_failed"],
-                "spent_usd": row["spent_usd"],
-                "exit": None,
-                "summary": outcome.summary,
-                "ended_at": self._time(),
-            }
+            row = row_from_records(records)
+            body = _outcome(outcome, row, evidence="kernel", exit=None, ended_at=self._time())
             head = _head(records)
             await self.store.append([Draft(anchor.thread, ENGINE, "KNOW", body, parents=(head,))])
             threads.append(anchor.thread)
@@ -276,6 +249,31 @@ def _granted(wanted: Sequence[str] | None) -> tuple[str, ...]:
         if name not in TOOLS:
             raise InvalidBody(f"the tool {name!r} is not granted: there are {', '.join(sorted(TOOLS))}")
     return tuple(name for name in TOOLS if name in wanted)
+
+
+def _outcome(
+    outcome: Outcome,
+    row: Json,
+    *,
+    evidence: str,
+    exit: Mapping[str, object] | None,  # noqa: A002 - the field's own name
+    ended_at: str,
+) -> Json:
+    return {
+        "kind": OUTCOME,
+        "outcome": outcome.outcome,
+        **({"budget_kind": outcome.budget_kind} if outcome.budget_kind else {}),
+        "state": outcome.state,
+        "success": outcome.success,
+        "evidence": evidence,
+        **{
+            name: row[name]
+            for name in ("transport", "turns", "tool_calls_ok", "tool_calls_failed", "spent_usd")
+        },
+        "exit": exit,
+        "summary": outcome.summary,
+        "ended_at": ended_at,
+    }
 
 
 def _anchor(terms: Terms) -> Json:

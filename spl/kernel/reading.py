@@ -10,8 +10,6 @@ if TYPE_CHECKING:
     from spl.records.record import Record
     from spl.records.store import Store
 
-_MOST = 200
-
 
 class RunReader:
     """Reads threads for one run's actor."""
@@ -21,11 +19,11 @@ class RunReader:
         self._actor = actor
         self._everything = everything
 
-    async def read(self, thread: str, since: int) -> list[Record] | None:
-        """Give up to 200 records of a thread above a sequence, or None where the actor may not read."""
+    async def read(self, thread: str, since: int, limit: int) -> list[Record] | None:
+        """Give at most `limit` records of a thread above a sequence, or None where the actor may not read."""
         if not self._everything and not await self._own(thread):
             return None
-        return await self._store.select(thread=thread, since=since, limit=_MOST)
+        return await self._store.select(thread=thread, since=since, limit=limit)
 
     async def _own(self, thread: str) -> bool:
         anchors = await self._store.select(thread=thread, kind=LOOP, limit=1)

@@ -30,7 +30,7 @@ from spl.tools.registry import TOOLS, Domain, Reader
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from spl.inference.broker import Broker
+    from spl.inference.broker import Broker, Charged
     from spl.inference.model import Call, Reply
     from spl.kernel.guard import Verdict
     from spl.kernel.tiers import Ceilings
@@ -156,12 +156,15 @@ class Run:
             "stop_reason": reply.stop_reason,
             "reply": reply.wire(),
         }
-        await self.chain.append(Entry("DO", body))
+        await self.chain.append(Entry("DO", body), then=lambda: self._count_turn(charged))
+        return {"reply": reply.wire(), "turn": self.turns}
+
+    def _count_turn(self, charged: Charged) -> None:
+        reply = charged.reply
         self.turns += 1
         self.spent_usd += charged.cost_usd
         self.tokens += reply.usage.input_tokens + reply.usage.output_tokens
         self.last, self._called = reply, {}
-        return {"reply": reply.wire(), "turn": self.turns}
 
     def _ceiling(self) -> Outcome | None:
         """Give the outcome of a ceiling that another turn would pass; turns are counted here, not by the loop."""
@@ -173,6 +176,7 @@ class Run:
         return None
 
     async def _propose(self, payload: Mapping[str, Any]) -> Json:
+        _fields(payload, "call_id")
         call = self._in_last_reply(payload, "call_id")
         called = self._called.get(call.id)
         if called is None:
@@ -215,13 +219,12 @@ class Run:
                     "reason": verdict.reason,
                 },
             ),
+            then=lambda: self._count_verdict(verdict),
         )
-        if not verdict.allowed:
-            self.tally.failed += 1
-            self.tally.denied += 1
         return _Called(call, records[0].id, verdict)
 
     async def _call(self, payload: Mapping[str, Any]) -> Json:
+        _fields(payload, "call_id")
         called = self._allowed(self._in_last_reply(payload, "call_id"), sandboxed=False)
         called.taken = True
         run = TOOLS[called.call.name].run
@@ -232,8 +235,9 @@ class Run:
             Entry("LEARN", {"kind": kind, **body, "fulfills": called.record}) for kind, body in result.records
         ]
         body, output = _result(called, result.status, result.output)
-        await self.chain.append(*written, Entry("DO", body))
-        self._count(result.status, in_kernel=True)
+        await self.chain.append(
+            *written, Entry("DO", body), then=lambda: self._count(result.status, in_kernel=True)
+        )
         return {"status": result.status, "output": output, "observations": []}
 
     async def _record(self, payload: Mapping[str, Any]) -> Json:
@@ -261,8 +265,9 @@ class Run:
             raise InvalidBody("a result needs 'status', ok or error, and 'output', a string")
         called.taken = True
         written, _ = _result(called, status, said)
-        records = await self.chain.append(Entry("DO", written), actor=self.terms.actor)
-        self._count(status, in_kernel=False)
+        records = await self.chain.append(
+            Entry("DO", written), actor=self.terms.actor, then=lambda: self._count(status, in_kernel=False)
+        )
         return {"id": records[0].id, "observations": []}
 
     def _in_last_reply(self, payload: Mapping[str, Any], field_name: str) -> Call:
@@ -283,6 +288,11 @@ class Run:
         if (TOOLS[call.name].domain is Domain.SANDBOXED) is not sandboxed:
             raise CallNotAllowed(f"the tool {call.name!r} is run on the other side of the doors")
         return called
+
+    def _count_verdict(self, verdict: Verdict) -> None:
+        if not verdict.allowed:
+            self.tally.failed += 1
+            self.tally.denied += 1
 
     def _count(self, status: str, *, in_kernel: bool) -> None:
         if status == "ok":
@@ -330,7 +340,8 @@ def _messages(said: object) -> list[Json]:
     if not isinstance(said, list) or not 1 <= len(said) <= _MESSAGES_LIMIT:
         raise InvalidBody(f"'messages' must be a list of 1 to {_MESSAGES_LIMIT} messages")
     for message in said:
-        if not isinstance(message, dict) or message.get("role") not in _ROLES:
+        role = message.get("role") if isinstance(message, dict) else None
+        if not isinstance(role, str) or role not in _ROLES:
             raise InvalidBody(f"each message is an object with a role of {', '.join(sorted(_ROLES))}")
         if not isinstance(message.get("content"), str):
             raise InvalidBody("each message has a 'content', a string")

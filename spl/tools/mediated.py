@@ -15,6 +15,7 @@ NOTE_LIMIT = 16384
 """Characters in a note."""
 
 _OUTPUT_LIMIT = 32768
+_RECORDS = 200
 
 SCHEMAS: dict[str, dict[str, Any]] = {
     "record_note": {
@@ -77,16 +78,17 @@ async def read_thread(reader: Reader, arguments: Mapping[str, Any]) -> Result:
     thread, since = arguments["thread"], arguments.get("since", 0)
     if not isinstance(thread, str) or type(since) is not int or since < 0:
         return _error("read_thread takes thread as a string and since as a whole number of 0 or more")
-    records = await reader.read(thread, since)
+    records = await reader.read(thread, since, _RECORDS + 1)
     if records is None:
         return _error(f"there is no thread {thread!r} that this run's actor may read")
     lines: list[str] = []
     room = _OUTPUT_LIMIT
     for record in records:
         line = json.dumps({"sequence": record.sequence, "actor": record.actor, "body": record.body})
-        room -= len(line) + 1
-        if room < 0:
+        # The first is always given, cut if need be: reading on would otherwise never come past it.
+        if lines and (len(line) >= room or len(lines) == _RECORDS):
             lines.append(f"(more follows: read on with since {record.sequence - 1})")
             break
-        lines.append(line)
+        lines.append(line if len(line) < room else f"{line[:room]} (cut)")
+        room -= len(line) + 1
     return Result("ok", "\n".join(lines) or "(nothing)")

@@ -26,8 +26,8 @@ class Domain(StrEnum):
 class Reader(Protocol):
     """What a mediated tool may read: the threads its run's actor may read."""
 
-    async def read(self, thread: str, since: int) -> list[Record] | None:
-        """Give records of a thread above a sequence, or None where the actor may not read."""
+    async def read(self, thread: str, since: int, limit: int) -> list[Record] | None:
+        """Give at most `limit` records of a thread above a sequence, or None where the actor may not read."""
         ...
 
 

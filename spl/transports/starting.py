@@ -103,17 +103,12 @@ class Transports:
                 raise self._sandbox
             return await self._sandbox.make()
         except LayerError as error:
-            said = {
-                "layer": error.layer,
-                "expected": error.expected,
-                "observed": error.observed,
-                "remedy": error.remedy,
-            }
-            await self._kernel.refuse(terms, **said)
-            _log.error("sandboxed start refused", actor=terms.actor, **said)
+            await self._kernel.refuse(terms, error.wire())
+            _log.error("sandboxed start refused", actor=terms.actor, **error.wire())
             raise IsolationUnavailable(
-                f"the layer {error.layer} cannot be confirmed: expected {error.expected}, observed {error.observed}",
-                **said,
+                f"the layer {error.layer} cannot be confirmed: "
+                f"expected {error.expected}, observed {error.observed}",
+                **error.wire(),
             ) from None
 
     async def _see_through(self, run: Run, loop: Coroutine[Any, Any, Ending], slot: Slot | None) -> None:

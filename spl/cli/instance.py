@@ -1,0 +1,120 @@
+"""Commands about the instance as a whole: its home, its token, the daemon that runs in it."""
+
+from __future__ import annotations
+
+import os
+import select
+import signal
+from typing import TYPE_CHECKING
+
+import click
+
+from spl import __version__
+from spl.cli.options import common, home_option, output_option
+from spl.cli.output import is_json, print_facts, print_json
+from spl.client import Client
+from spl.errors import DaemonUnreachable, HomeInUse
+from spl.home import Home, locate, login, running_pid
+
+if TYPE_CHECKING:
+    from typing import Any
+
+
+def _print(document: dict[str, Any], output: str | None) -> None:
+    if is_json(output):
+        print_json(document)
+    else:
+        print_facts(document)
+
+
+@click.command()
+@common
+def init(home: str | None, output: str | None) -> None:
+    """Make the home and the operator's token.
+
+    What is there already stays as it is.
+    """
+    opened = Home.open(locate(home, os.environ), create=True)
+    opened.ensure_token(login())
+    paths = {
+        "home": opened.path,
+        "config": opened.config,
+        "token": opened.token,
+        "operator_socket": opened.operator_socket,
+    }
+    _print({name: str(path) for name, path in paths.items()}, output)
+
+
+@click.command()
+@common
+@click.option(
+    "--timeout",
+    type=click.FloatRange(0, 3600),
+    default=30,
+    show_default=True,
+    help="Seconds to wait for its end.",
+)
+def stop(home: str | None, output: str | None, timeout: float) -> None:
+    """Stop the daemon and wait until it has ended.
+
+    It is sent SIGTERM, and nothing stronger if it takes longer than the timeout.
+    """
+    opened = Home.open(locate(home, os.environ), create=False)
+    pid = running_pid(opened)
+    try:
+        descriptor = None if pid is None else os.pidfd_open(pid)
+    except ProcessLookupError:
+        descriptor = None
+    if pid is None or descriptor is None:
+        raise DaemonUnreachable(f"no daemon runs in the home {str(opened.path)!r}")
+    try:
+        # The descriptor is that of the daemon only if the lock was still held when it was opened.
+        if running_pid(opened) == pid:
+            signal.pidfd_send_signal(descriptor, signal.SIGTERM)
+            ended = select.poll()
+            ended.register(descriptor, select.POLLIN)
+            if not ended.poll(timeout * 1000):
+                raise HomeInUse(f"the daemon (pid {pid}) has not ended {timeout:g} seconds after SIGTERM")
+    finally:
+        os.close(descriptor)
+    _print({"stopped": pid}, output)
+
+
+@click.command()
+@common
+def status(home: str | None, output: str | None) -> None:
+    """Show the daemon's health."""
+    _print(Client.locate(home).request("GET", "/v1/engine/health"), output)
+
+
+@click.group()
+def token() -> None:
+    """Show the operator's token."""
+
+
+@token.command("show")
+@home_option
+@output_option
+def show_token(home: str | None, output: str | None) -> None:
+    """Print the operator's token and nothing else.
+
+    It is read from the home; no daemon is needed. It is plain text unless JSON is asked for.
+    """
+    value = Home.open(locate(home, os.environ), create=False).read_token()
+    if output == "json":
+        print_json({"token": value})
+    else:
+        click.echo(value)
+
+
+@click.command()
+@output_option
+def version(output: str | None) -> None:
+    """Print the version.
+
+    It is plain text unless JSON is asked for.
+    """
+    if output == "json":
+        print_json({"version": __version__})
+    else:
+        click.echo(f"spl {__version__}")

@@ -1,0 +1,91 @@
+"""The `spl` command: its commands by name, and the one place that turns an error into an exit status."""
+
+from __future__ import annotations
+
+import json
+import sys
+from importlib import import_module
+from typing import TYPE_CHECKING, Final, NoReturn
+
+import click
+
+from spl import __version__
+from spl.cli.options import Invocation
+from spl.cli.text import shown
+from spl.errors import SplError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+INTERRUPTED: Final = 130
+
+COMMANDS: Final[Mapping[str, tuple[str, str]]] = {
+    "init": ("spl.cli.instance:init", "Make the home and the operator's token."),
+    "serve": ("spl.cli.serve:serve", "Run the daemon."),
+    "stop": ("spl.cli.instance:stop", "Stop the daemon and wait until it has ended."),
+    "status": ("spl.cli.instance:status", "Show the daemon's health."),
+    "run": ("spl.cli.runs:run", "Start a run towards GOAL and wait until it has ended."),
+    "runs": ("spl.cli.runs:runs", "List runs, or show one."),
+    "know": ("spl.cli.records:know", "Write a record and print it as the log holds it."),
+    "thread": ("spl.cli.records:thread", "Read a thread."),
+    "token": ("spl.cli.instance:token", "Show the operator's token."),
+    "config": ("spl.cli.config:config", "Show the configuration in force, or change it."),
+    "version": ("spl.cli.instance:version", "Print the version."),
+}
+"""Each command's place and its short help, so that `spl --help` loads none of them."""
+
+
+class Commands(click.Group):
+    """The commands of `COMMANDS`, each loaded when it is called."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """Give the commands' names in the order of their table."""
+        del ctx
+        return list(COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        """Load a command; None if there is none of this name."""
+        del ctx
+        if cmd_name not in COMMANDS:
+            return None
+        module, _, name = COMMANDS[cmd_name][0].partition(":")
+        command: click.Command = getattr(import_module(module), name)
+        return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write the list of commands from their table."""
+        del ctx
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, text) for name, (_, text) in COMMANDS.items()])
+
+
+@click.command(cls=Commands)
+@click.version_option(__version__, message="spl %(version)s")
+def commands() -> None:
+    """Run work loops in confined processes, each tool call judged by the kernel and on record."""
+
+
+def main() -> NoReturn:
+    """Run the command of this process's arguments and exit with its status."""
+    invocation = Invocation()
+    try:
+        status = commands.main(prog_name="spl", standalone_mode=False, obj=invocation)
+    except (click.Abort, KeyboardInterrupt):
+        sys.exit(INTERRUPTED)
+    except click.ClickException as error:
+        error.show()
+        sys.exit(error.exit_code)
+    except SplError as error:
+        _report(error, invocation.output)
+        sys.exit(error.exit_status)
+    sys.exit(status if isinstance(status, int) else 0)
+
+
+def _report(error: SplError, output: str | None) -> None:
+    click.echo(f"spl: {error.code}: {shown(error.message)}; {error.remedy}", err=True)
+    if output == "json":
+        click.echo(json.dumps({**error.wire(), "remedy": error.remedy}), err=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,80 @@
+"""What a command prints on standard output: a JSON document, or the same as a table for people."""
+
+from __future__ import annotations
+
+import json
+import sys
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from spl.cli.text import shown
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+    from rich.table import Table
+
+# A table that is not on a terminal is searched rather than looked at: its lines should not wrap.
+_WIDTH_WITHOUT_TERMINAL = 200
+
+
+def is_json(output: str | None) -> bool:
+    """Tell whether to print JSON: asked for, or not asked for a table and not on a terminal."""
+    return output == "json" or (output is None and not sys.stdout.isatty())
+
+
+def print_json(document: object) -> None:
+    """Print a document as JSON in ASCII, so that nothing in it can reach the terminal as a command."""
+    click.echo(json.dumps(document, indent=2))
+
+
+def print_rows(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
+    """Print a table with a line for each row."""
+    table = _table(*columns)
+    for row in rows:
+        table.add_row(*map(_cell, row))
+    _print(table)
+
+
+def print_facts(facts: Mapping[str, Any]) -> None:
+    """Print a document as a table of names and values, what is nested under dotted names."""
+    table = _table("", "")
+    table.show_header = False
+    for name, value in _flat(facts, ""):
+        table.add_row(_cell(name), _cell(value))
+    _print(table)
+
+
+def _flat(facts: Mapping[str, Any], prefix: str) -> Iterable[tuple[str, object]]:
+    for name, value in facts.items():
+        if isinstance(value, dict) and value:
+            yield from _flat(value, f"{prefix}{name}.")
+        else:
+            yield f"{prefix}{name}", value
+
+
+def _table(*columns: str) -> Table:
+    # rich takes longer to import than the rest of the command line together, and JSON does without it.
+    from rich.table import Table  # noqa: PLC0415
+
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for column in columns:
+        table.add_column(column, overflow="fold")
+    return table
+
+
+def _cell(value: object) -> str:
+    if isinstance(value, list) and all(isinstance(item, str) for item in value):
+        value = ", ".join(value)
+    if value is None:
+        value = ""
+    return shown(value if isinstance(value, str) else json.dumps(value))
+
+
+def _print(table: Table) -> None:
+    from rich.console import Console  # noqa: PLC0415
+
+    # What looks like markup in somebody's text is text.
+    width = None if sys.stdout.isatty() else _WIDTH_WITHOUT_TERMINAL
+    Console(markup=False, highlight=False, emoji=False, width=width).print(table)

@@ -1,0 +1,94 @@
+"""The command that runs the daemon, in the foreground or started into the background."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from typing import TYPE_CHECKING, Final
+
+import click
+
+from spl.cli import detached
+from spl.cli.options import common
+from spl.cli.output import print_json
+from spl.cli.text import shown
+from spl.home import Home
+from spl.settings import load
+
+if TYPE_CHECKING:
+    from spl.settings import Settings
+
+_READY_SECONDS: Final = 60.0
+_UNKNOWN_FAILURE: Final = 70
+
+
+@click.command()
+@common
+@click.option("--port", type=int, help="The TCP port on 127.0.0.1; 0 lets the kernel choose one.")
+@click.option("--provider", metavar="NAME", help="The model provider: echo, or script:PATH.")
+@click.option(
+    "--foreground/--daemon", default=True, help="Stay, or start in the background and return once ready."
+)
+@click.option(
+    "--detached", "let_go", is_flag=True, hidden=True, help="Let go of standard output once announced."
+)
+@click.pass_context
+def serve(
+    context: click.Context,
+    home: str | None,
+    output: str | None,
+    port: int | None,
+    provider: str | None,
+    foreground: bool,
+    let_go: bool,
+) -> None:
+    """Run the daemon.
+
+    It says where it listens, as plain text unless JSON is asked for, and ends on SIGTERM or SIGINT. In the
+    background its log is logs/daemon.log in the home.
+    """
+    settings = load({"home": home, "port": port, "provider": provider})
+    if foreground:
+        _serve(settings, output, let_go=let_go)
+    else:
+        status = _start(settings, context, output)
+        context.exit(status)
+
+
+def _serve(settings: Settings, output: str | None, *, let_go: bool) -> None:
+    from spl import hardening  # noqa: PLC0415
+
+    hardening.drop_secrets()
+    # Everything the daemon is made of: not for --daemon, whose other process imports it.
+    from spl import daemon  # noqa: PLC0415
+
+    def announce(text: str) -> None:
+        _announce(text, output)
+        if let_go:
+            detached.let_go()
+
+    asyncio.run(daemon.serve(settings, announce=announce))
+
+
+def _start(settings: Settings, context: click.Context, output: str | None) -> int:
+    log = Home.open(settings.home, create=True).logs / "daemon.log"
+    # -P: a folder called spl where this is called must not be taken for the package.
+    command = [sys.executable, "-P", "-m", "spl.cli.main", "serve", "--foreground", "--detached"]
+    command += ["--home", str(settings.home)]
+    for name in ("port", "provider"):
+        if context.params[name] is not None:
+            command += [f"--{name}", str(context.params[name])]
+    started = detached.start(command, log, seconds=_READY_SECONDS)
+    if started.exit_status is None:
+        _announce(started.announcement.rstrip("\n"), output)
+        return 0
+    for line in started.said.splitlines():
+        click.echo(shown(line), err=True)
+    return started.exit_status if started.exit_status > 0 else _UNKNOWN_FAILURE
+
+
+def _announce(text: str, output: str | None) -> None:
+    if output == "json":
+        print_json({"announcement": text})
+    else:
+        click.echo(text)

@@ -1,0 +1,189 @@
+"""The one HTTP client: of the command line and the tests, in the standard library alone.
+
+It talks to the operator's socket of a home, or over TCP to the daemon that SPL_URL names, with SPL_TOKEN as
+the bearer. A bearer stands in no error and in no representation.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import http.client
+import json
+import os
+import re
+import socket
+from typing import TYPE_CHECKING, Any, Final
+from urllib.parse import quote, urlencode, urlsplit
+
+from spl import errors
+from spl.errors import DaemonUnreachable, SettingsInvalid, SplError
+from spl.home import Home, locate
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+Json = dict[str, Any]
+
+TIMEOUT: Final = 30.0
+"""Seconds for a connection, and for each wait for more of an answer."""
+
+_PAGE: Final = 1000
+_BEARER: Final = re.compile(r"[!-~]+")
+_ENVELOPE: Final = frozenset({"object", "type", "code", "message"})
+
+
+class Client:
+    """Sends requests to one daemon, each on a connection of its own.
+
+    `where` is the path of a unix socket, or a host and a port.
+    """
+
+    def __init__(
+        self, where: str | tuple[str, int], *, bearer: str | None = None, timeout: float = TIMEOUT
+    ) -> None:
+        self._where = where
+        self._bearer = bearer
+        self._timeout = timeout
+
+    @classmethod
+    def locate(cls, home: str | None, environ: Mapping[str, str] = os.environ) -> Client:
+        """Give the client for a `--home` flag (None: not given) and this environment.
+
+        The flag wins over SPL_URL, and SPL_URL over SPL_HOME. Raises SettingsInvalid for a URL or token that
+        is not valid, and what `Home.open` raises for a home.
+        """
+        url = environ.get("SPL_URL")
+        if home is not None or not url:
+            return cls(str(Home.open(locate(home, environ), create=False).operator_socket))
+        bearer = environ.get("SPL_TOKEN")
+        if bearer is not None and _BEARER.fullmatch(bearer) is None:
+            raise SettingsInvalid(
+                "the variable SPL_TOKEN is not a token: it must be visible ASCII characters"
+            )
+        return cls(_host_and_port(url), bearer=bearer)
+
+    @property
+    def name(self) -> str:
+        """Where the daemon is, for people."""
+        return self._where if isinstance(self._where, str) else f"http://{_joined(self._where)}"
+
+    def request(
+        self, method: str, path: str, body: Json | None = None, *, query: Mapping[str, object] | None = None
+    ) -> Json:
+        """Send one request and give the answer; what is None in the query is left out.
+
+        Raises the error that the daemon answered with, and DaemonUnreachable if it did not answer as one.
+        """
+        given = {name: str(value) for name, value in (query or {}).items() if value is not None}
+        target = f"{path}?{urlencode(given)}" if given else path
+        headers = {"Accept": "application/json", "Connection": "close"}
+        if self._bearer is not None:
+            headers["Authorization"] = f"Bearer {self._bearer}"
+        payload = None
+        if body is not None:
+            payload = json.dumps(body).encode()
+            headers["Content-Type"] = "application/json"
+        connection = _Connection(self._where, self._timeout)
+        try:
+            status, raw = _exchange(connection, method, target, payload, headers)
+        except (OSError, http.client.HTTPException) as error:
+            reason = getattr(error, "strerror", None) or str(error) or type(error).__name__
+            raise DaemonUnreachable(f"no daemon answers at {self.name}: {reason}") from None
+        finally:
+            connection.close()
+        return self._read(status, raw)
+
+    def pages(
+        self, path: str, *, since: int | None = None, limit: int | None = None, **query: object
+    ) -> Iterator[Json]:
+        """Give a listing page by page, each as the daemon answers it: all of it, or `limit` rows in all.
+
+        Only for a listing in sequence order whose `since` is a sequence. Raises what `request` raises.
+        """
+        left = limit
+        while True:
+            size = _PAGE if left is None else min(left, _PAGE)
+            page = self.request("GET", path, query={**query, "since": since, "limit": size})
+            yield page
+            rows = page["data"]
+            if left is not None:
+                left -= len(rows)
+            if not page.get("has_more") or not rows or left == 0:
+                return
+            since = rows[-1]["sequence"]
+
+    def _read(self, status: int, raw: bytes) -> Json:
+        try:
+            document = json.loads(raw)
+        except (ValueError, RecursionError):
+            document = None
+        if not isinstance(document, dict):
+            raise DaemonUnreachable(f"what answers at {self.name} is no daemon: status {status}, no JSON")
+        if status >= 400 or document.get("object") == "error":
+            raise _error(status, document)
+        return document
+
+
+def segment(text: str) -> str:
+    """Give text as one segment of a path."""
+    return quote(os.fsencode(text), safe="")
+
+
+class _Connection(http.client.HTTPConnection):
+    """A connection to a host and port, or to a unix socket."""
+
+    def __init__(self, where: str | tuple[str, int], timeout: float) -> None:
+        host, port = ("localhost", 80) if isinstance(where, str) else where
+        super().__init__(host, port, timeout=timeout)
+        self._path = where if isinstance(where, str) else None
+
+    def connect(self) -> None:
+        """Connect; raises OSError."""
+        if self._path is None:
+            super().connect()
+            return
+        self.sock = socket.socket(socket.AF_UNIX)
+        self.sock.settimeout(self.timeout)
+        self.sock.connect(self._path)
+
+
+def _exchange(
+    connection: _Connection, method: str, target: str, payload: bytes | None, headers: dict[str, str]
+) -> tuple[int, bytes]:
+    connection.connect()
+    # A daemon that refuses a body answers and closes before all of it is sent.
+    with contextlib.suppress(BrokenPipeError, ConnectionResetError):
+        connection.request(method, target, payload, headers)
+    response = connection.getresponse()
+    return response.status, response.read()
+
+
+def _error(status: int, document: Json) -> SplError:
+    """Turn an error document into the error it is."""
+    code = document.get("code")
+    message = str(document.get("message", f"the daemon answered with status {status}"))
+    fields = {name: value for name, value in document.items() if name not in _ENVELOPE}
+    for kind in errors.table():
+        if kind.code == code:
+            return kind(message, **fields)
+    return SplError(message if code is None else f"{message} ({code})", **fields)
+
+
+def _host_and_port(url: str) -> tuple[str, int]:
+    try:
+        parts = urlsplit(url)
+        host, port = parts.hostname, parts.port
+    except ValueError:
+        host, port = None, None
+    else:
+        if parts.scheme != "http" or "@" in parts.netloc or parts.path not in {"", "/"} or parts.query:
+            host = None
+    if host is None:
+        # Not quoted: it may hold a password.
+        raise SettingsInvalid("the variable SPL_URL is not of the form http://HOST:PORT")
+    return host, 80 if port is None else port
+
+
+def _joined(where: tuple[str, int]) -> str:
+    host, port = where
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"

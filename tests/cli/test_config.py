@@ -1,0 +1,52 @@
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING
+
+import pytest
+
+if TYPE_CHECKING:
+    from tests.cli.conftest import Spl
+    from tests.server import Daemon
+
+WORK_LOOP = {"transport": "in_process", "member_transport": "sandboxed", "admission_capacity": 4}
+BODY = {"kind": "core.engine.config.v1", "topic": "work_loop_transport", "transport": "sandboxed"}
+RECORD = {"object": "record", "sequence": 4, "body": BODY}
+
+
+@pytest.fixture(autouse=True)
+def _routes(daemon: Daemon) -> None:
+    daemon.routes["GET /v1/engine/health"] = {"version": "x", "work_loop": WORK_LOOP}
+    daemon.routes["GET /v1/records"] = {"object": "list", "data": [RECORD], "has_more": False}
+    daemon.routes["POST /v1/records"] = RECORD
+
+
+def test_config_show_tells_what_is_in_force_beside_what_was_written(spl: Spl, daemon: Daemon) -> None:
+    shown = json.loads(spl("config", "show").stdout)
+    assert shown == {"object": "config", "work_loop": WORK_LOOP, "records": [RECORD]}
+    assert daemon.requests[1].query["thread"] == "th_engine_config"
+    table = spl("config", "show", "-o", "table").stdout
+    assert ["work_loop.transport", "in_process"] in [line.split() for line in table.splitlines()]
+    assert '4         work_loop_transport  {"transport": "sandboxed"}' in table
+
+
+@pytest.mark.parametrize(
+    ("options", "topic"), [((), "work_loop_transport"), (("--members",), "work_loop_transport_members")]
+)
+def test_set_transport_writes_one_record_and_prints_what_the_daemon_took(
+    spl: Spl, daemon: Daemon, options: tuple[str, ...], topic: str
+) -> None:
+    ended = spl("config", "set-transport", "sandboxed", *options)
+    assert (ended.returncode, json.loads(ended.stdout)) == (0, WORK_LOOP)
+    assert daemon.asked() == ["POST /v1/records", "GET /v1/engine/health"]
+    assert daemon.requests[0].body == {
+        "thread": "th_engine_config",
+        "actor": "did:sync:system:engine",
+        "act": "LEARN",
+        "body": {"kind": "core.engine.config.v1", "topic": topic, "transport": "sandboxed"},
+    }
+
+
+def test_set_transport_does_not_write_a_typo(spl: Spl, daemon: Daemon) -> None:
+    ended = spl("config", "set-transport", "sandboxd")
+    assert (ended.returncode, daemon.requests) == (2, [])

@@ -1,0 +1,123 @@
+from __future__ import annotations
+
+import json
+import signal
+import stat
+import subprocess
+import sys
+import textwrap
+from typing import TYPE_CHECKING
+
+import pytest
+
+from spl.errors import DaemonUnreachable, HomeInUse, HomeUnsafe
+from spl.home import Home, running_pid
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from tests.cli.conftest import Spl
+    from tests.server import Daemon
+
+# Holds a home's lock as a daemon does, until it is told to end.
+HOLDER = textwrap.dedent("""
+    import signal, sys
+    from spl.home import Home
+    handled = {signal.SIGTERM, signal.SIGUSR1}
+    signal.pthread_sigmask(signal.SIG_BLOCK, handled)
+    lock = Home.open(sys.argv[1], create=False).lock()
+    print("locked", flush=True)
+    while signal.sigwait(handled) != getattr(signal, sys.argv[2]):
+        print("not yet", flush=True)
+""")
+
+
+@pytest.fixture(params=["SIGTERM"])
+def holder(home: Home, request: pytest.FixtureRequest) -> Iterator[subprocess.Popen[str]]:
+    command = [sys.executable, "-c", HOLDER, str(home.path), request.param]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "locked\n"
+        yield process
+        process.kill()
+
+
+def test_init_makes_a_home_and_a_token_and_says_where(spl: Spl, tmp_path: Path) -> None:
+    path = tmp_path / "new"
+    made = spl("init", "--home", str(path))
+    assert made.returncode == 0
+    assert json.loads(made.stdout)["token"] == str(path / "token")
+    assert stat.S_IMODE((path / "token").lstat().st_mode) == 0o600
+    assert (path / "token").read_text() not in made.stdout
+
+
+def test_init_again_keeps_the_token(spl: Spl, home: Home) -> None:
+    first = spl("init").stdout
+    token = home.read_token()
+    assert spl("init").stdout == first
+    assert home.read_token() == token
+
+
+def test_init_in_an_unsafe_home_writes_nothing(spl: Spl, tmp_path: Path) -> None:
+    path = tmp_path / "open"
+    path.mkdir()
+    path.chmod(0o777)
+    refused = spl("init", "--home", str(path))
+    assert refused.returncode == HomeUnsafe.exit_status
+    assert "HOME_UNSAFE" in refused.stderr
+    assert list(path.iterdir()) == []
+
+
+def test_token_show_prints_the_token_and_nothing_else_without_a_daemon(spl: Spl, home: Home) -> None:
+    token = home.ensure_token("alice")
+    assert spl("token", "show").stdout == f"{token}\n"
+    assert json.loads(spl("token", "show", "-o", "json").stdout) == {"token": token}
+
+
+def test_token_show_without_a_token_says_that_no_daemon_has_run(spl: Spl) -> None:
+    refused = spl("token", "show")
+    assert (refused.returncode, refused.stdout) == (DaemonUnreachable.exit_status, "")
+    assert "no daemon has run in this home" in refused.stderr
+
+
+def test_stop_waits_until_the_daemon_has_ended(spl: Spl, home: Home, holder: subprocess.Popen[str]) -> None:
+    stopped = spl("stop")
+    assert (stopped.returncode, json.loads(stopped.stdout)) == (0, {"stopped": holder.pid})
+    assert running_pid(home) is None
+    assert holder.wait(30) == 0
+
+
+@pytest.mark.parametrize("holder", ["SIGUSR1"], indirect=True)
+def test_stop_gives_up_after_its_timeout_and_kills_nothing(
+    spl: Spl, home: Home, holder: subprocess.Popen[str]
+) -> None:
+    stopped = spl("stop", "--timeout", "0.1")
+    assert (stopped.returncode, stopped.stdout) == (HomeInUse.exit_status, "")
+    assert f"the daemon (pid {holder.pid}) has not ended 0.1 seconds after SIGTERM" in stopped.stderr
+    assert running_pid(home) == holder.pid
+    holder.send_signal(signal.SIGUSR1)
+    assert holder.wait(30) == 0
+
+
+def test_stop_without_a_daemon_says_that_none_runs(spl: Spl, home: Home) -> None:
+    home.pid.write_text("1\n")
+    stopped = spl("stop")
+    assert stopped.returncode == DaemonUnreachable.exit_status
+    assert "no daemon runs in the home" in stopped.stderr
+
+
+def test_status_shows_the_daemons_health(spl: Spl, daemon: Daemon) -> None:
+    health = {
+        "version": "0.1",
+        "work_loop": {"transport": "in_process"},
+        "isolation": {"layers": ["network"]},
+    }
+    daemon.routes["GET /v1/engine/health"] = health
+    assert json.loads(spl("status").stdout) == health
+    lines = [line.split() for line in spl("status", "-o", "table").stdout.splitlines()]
+    assert lines == [
+        ["version", "0.1"],
+        ["work_loop.transport", "in_process"],
+        ["isolation.layers", "network"],
+    ]

@@ -1,0 +1,206 @@
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import threading
+from typing import TYPE_CHECKING, Any
+
+import click
+import pytest
+
+from spl import __version__, errors
+from spl.cli.main import COMMANDS, commands
+from tests.server import error
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from spl.home import Home
+    from tests.cli.conftest import Spl
+    from tests.server import Daemon, Request
+
+HEALTH = "GET /v1/engine/health"
+
+
+def leaves(
+    command: click.Command, path: tuple[str, ...] = ()
+) -> Iterator[tuple[tuple[str, ...], click.Command]]:
+    if not isinstance(command, click.Group):
+        yield path, command
+        return
+    context = click.Context(command)
+    for name in command.list_commands(context):
+        child = command.get_command(context, name)
+        assert child is not None
+        yield from leaves(child, (*path, name))
+
+
+LEAVES = dict(leaves(commands))
+
+
+def test_the_commands_are_those_of_the_contract() -> None:
+    assert [" ".join(path) for path in LEAVES] == [
+        "init", "serve", "stop", "status", "run", "runs list", "runs show", "know", "thread records",
+        "token show", "config set-transport", "config show", "version",
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_the_list_of_commands_says_what_each_command_says_of_itself(name: str) -> None:
+    command = commands.get_command(click.Context(commands), name)
+    assert command is not None
+    assert command.get_short_help_str(limit=200) == COMMANDS[name][1]
+
+
+@pytest.mark.parametrize("path", LEAVES, ids=" ".join)
+def test_every_command_takes_a_home_and_an_output_format(path: tuple[str, ...]) -> None:
+    options = {option for parameter in LEAVES[path].params for option in parameter.opts}
+    assert {"-o", "--output"} <= options
+    assert "--home" in options or path == ("version",)
+
+
+def test_help_loads_no_command_and_nothing_heavy() -> None:
+    script = (
+        "import sys; from spl.cli.main import commands\n"
+        "commands.main(['--help'], prog_name='spl', standalone_mode=False)\n"
+        "print(sorted(set(sys.modules) & {'pydantic', 'rich', 'http.client', 'asyncio', 'spl.client', 'spl.cli.runs'}))"
+    )
+    help_ = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60)
+    assert help_.stdout.splitlines()[-1] == "[]"
+
+
+def test_help_lists_every_command(spl: Spl) -> None:
+    help_ = spl("--help")
+    assert help_.returncode == 0
+    assert [name for name in COMMANDS if not re.search(rf"^  {name} ", help_.stdout, re.MULTILINE)] == []
+
+
+def test_the_version_is_printed_by_flag_and_by_command(spl: Spl) -> None:
+    assert spl("--version").stdout == spl("version").stdout == f"spl {__version__}\n"
+    assert json.loads(spl("version", "-o", "json").stdout) == {"version": __version__}
+
+
+@pytest.mark.parametrize(
+    "arguments", [("nonsense",), ("run",), ("runs", "list", "--limit", "0"), ("--nonsense",)]
+)
+def test_wrong_usage_ends_with_2(spl: Spl, arguments: tuple[str, ...]) -> None:
+    ended = spl(*arguments)
+    assert (ended.returncode, ended.stdout) == (2, "")
+    assert "Usage: spl" in ended.stderr
+
+
+@pytest.mark.parametrize("kind", [errors.ScopeDenied, errors.IsolationUnavailable, errors.StoreUnavailable])
+def test_an_error_ends_with_its_status_and_says_its_code_and_remedy(
+    spl: Spl, daemon: Daemon, kind: type[errors.SplError]
+) -> None:
+    daemon.routes[HEALTH] = error(kind.status, kind.code, "what failed")
+    ended = spl("status")
+    assert (ended.returncode, ended.stdout) == (kind.exit_status, "")
+    assert ended.stderr == f"spl: {kind.code}: what failed; {kind.remedy}\n"
+
+
+def test_in_json_an_error_is_given_as_a_document_too(spl: Spl, daemon: Daemon) -> None:
+    daemon.routes[HEALTH] = error(503, "ISOLATION_UNAVAILABLE", "what failed", layer="network")
+    said, document = spl("status", "-o", "json").stderr.splitlines()
+    assert said.startswith("spl: ISOLATION_UNAVAILABLE: what failed; ")
+    told = json.loads(document)
+    assert (told["object"], told["code"], told["layer"]) == ("error", "ISOLATION_UNAVAILABLE", "network")
+    assert told["remedy"]
+
+
+def test_an_error_cannot_write_to_the_terminal(spl: Spl, daemon: Daemon) -> None:
+    daemon.routes[HEALTH] = error(400, "INGEST_FAILED", "\x1b[2J\u202eevil\n")
+    ended = spl("status")
+    assert ended.stderr.startswith(r"spl: INGEST_FAILED: \x1b[2J\u202eevil\n; ")
+
+
+def test_without_a_daemon_a_command_says_how_to_start_one(spl: Spl) -> None:
+    ended = spl("status")
+    assert ended.returncode == errors.DaemonUnreachable.exit_status
+    assert ended.stderr.startswith("spl: DAEMON_UNREACHABLE: no daemon answers at ")
+    assert "'spl serve'" in ended.stderr
+
+
+def test_the_home_is_taken_from_the_flag_the_variable_or_its_alias(
+    spl: Spl, home: Home, daemon: Daemon
+) -> None:
+    daemon.routes[HEALTH] = {"version": "x"}
+    elsewhere = {"SPL_HOME": str(home.path / "data")}
+    assert spl("status", **elsewhere).returncode == errors.DaemonUnreachable.exit_status
+    assert spl("status", "--home", str(home.path), **elsewhere).returncode == 0
+    assert spl("status").returncode == 0
+
+
+def test_a_daemon_elsewhere_is_reached_by_url_and_token(spl: Spl, daemon: Daemon) -> None:
+    where = daemon.__class__({HEALTH: {"version": "far"}})
+    host, port = where.start(("127.0.0.1", 0))
+    try:
+        ended = spl("status", SPL_URL=f"http://{host}:{port}", SPL_TOKEN="spl_secret")
+        assert json.loads(ended.stdout) == {"version": "far"}
+        assert where.requests[0].headers["authorization"] == "Bearer spl_secret"
+        where.routes.clear()
+        ended = spl("status", SPL_URL=f"http://{host}:{port}", SPL_TOKEN="spl_secret")
+        assert (ended.returncode, "spl_secret" in ended.stderr) == (errors.NotFound.exit_status, False)
+    finally:
+        where.stop()
+    assert daemon.requests == []
+
+
+def test_an_interrupt_ends_quietly_with_130(daemon: Daemon, environ: dict[str, str]) -> None:
+    asked, go_on = threading.Event(), threading.Event()
+
+    def hold(request: Request) -> Any:
+        asked.set()
+        go_on.wait()
+        return {}
+
+    daemon.routes[HEALTH] = hold
+    command = [sys.executable, "-m", "spl.cli.main", "status"]
+    with subprocess.Popen(command, env=environ, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+        assert asked.wait(30)
+        process.send_signal(signal.SIGINT)
+        stdout, stderr = process.communicate(timeout=30)
+        go_on.set()
+    assert (process.returncode, stdout, stderr.strip()) == (130, b"", b"")
+
+
+@pytest.mark.parametrize("output", ["json", "table"])
+def test_a_reader_that_has_gone_ends_a_command_quietly(
+    daemon: Daemon, environ: dict[str, str], output: str
+) -> None:
+    daemon.routes[HEALTH] = {"text": ["x" * 100] * 10_000}
+    reading, writing = os.pipe()
+    os.close(reading)
+    command = [sys.executable, "-m", "spl.cli.main", "status", "-o", output]
+    ended = subprocess.run(command, env=environ, stdout=writing, stderr=subprocess.PIPE, timeout=60)
+    os.close(writing)
+    assert (ended.returncode, ended.stderr) == (1, b"")
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        ("spl st", {"stop", "status"}),
+        ("spl runs ", {"list", "show"}),
+        ("spl config set-transport s", {"sandboxed"}),
+    ],
+)
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_commands_complete_in_the_shell(
+    environ: dict[str, str], shell: str, words: str, expected: set[str]
+) -> None:
+    given = {
+        "_SPL_COMPLETE": f"{shell}_complete",
+        "COMP_WORDS": words,
+        "COMP_CWORD": str(len(words.split(" ")) - 1),
+    }
+    if shell == "fish":
+        given["COMP_CWORD"] = words.rpartition(" ")[2]
+    command = [sys.executable, "-m", "spl.cli.main"]
+    ended = subprocess.run(command, env={**environ, **given}, capture_output=True, text=True, timeout=60)
+    assert {word for word in expected if word in ended.stdout} == expected
+    assert "serve" not in ended.stdout

@@ -1,0 +1,55 @@
+"""The two shapes, each with a home of its own."""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.end_to_end.daemon import Shape
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from tests.conftest import Copy
+
+
+# An ordinary uid without a name: nothing of this host belongs to it.
+ORDINARY = 23456
+
+
+@pytest.fixture(params=["same-user", "hosted"])
+def shape(request: pytest.FixtureRequest, world_readable: Copy) -> Shape:
+    """Give both shapes in turn."""
+    return _shape(request.param, world_readable)
+
+
+@pytest.fixture
+def hosted(world_readable: Copy) -> Shape:
+    """Give the hosted shape."""
+    return _shape("hosted", world_readable)
+
+
+@pytest.fixture
+def same_user(world_readable: Copy) -> Shape:
+    """Give the same-user shape."""
+    return _shape("same-user", world_readable)
+
+
+def _shape(name: str, world_readable: Copy) -> Shape:
+    uid = ORDINARY if name == "same-user" else 0
+    return Shape(name, uid, tuple(world_readable.command), world_readable.env)
+
+
+@pytest.fixture
+def home() -> Iterator[Path]:
+    """Give a path for a home, in a short folder that any user may make things in."""
+    folder = Path(tempfile.mkdtemp(prefix="spl-"))
+    folder.chmod(0o777)
+    try:
+        yield folder / "home"
+    finally:
+        shutil.rmtree(folder)

@@ -1,0 +1,217 @@
+"""A real daemon in a process of its own, in either shape, for as long as a test needs it."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import re
+import select
+import signal
+import socket
+import subprocess
+import threading
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from spl.client import Client
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+    from pathlib import Path
+
+SECONDS = 30
+"""How long anything a test waits for may take before the test fails."""
+
+VERIFY_GOAL = (
+    "Record a note whose text is exactly: transport-check . "
+    "Use the record_note tool with only the text argument. Then stop."
+)
+
+Json = dict[str, Any]
+
+
+@dataclass
+class Daemon:
+    """A daemon that has announced itself; `log` grows as it writes."""
+
+    process: subprocess.Popen[str]
+    home: Path
+    announcement: str
+    log: Log
+
+    @property
+    def port(self) -> int:
+        """The TCP port it listens on."""
+        found = re.search(r"http://127\.0\.0\.1:(\d+)", self.announcement)
+        assert found is not None
+        return int(found[1])
+
+    @property
+    def client(self) -> Client:
+        """A client of its operator's socket; over TCP when the test is another user than the daemon."""
+        token = (self.home / "token").read_text().strip()
+        return Client(("127.0.0.1", self.port), bearer=token)
+
+    def request(self, method: str, path: str, body: Json | None = None, **query: Any) -> Json:
+        """Ask the daemon; raises the error it answers with."""
+        return self.client.request(method, path, body, query=query)
+
+    def set_transport(self, transport: object, *, members: bool = False) -> None:
+        """Write the transport into the configuration."""
+        topic = "work_loop_transport_members" if members else "work_loop_transport"
+        body = {"kind": "core.engine.config.v1", "topic": topic, "transport": transport}
+        record = {
+            "thread": "th_engine_config",
+            "actor": "did:sync:system:engine",
+            "act": "LEARN",
+            "body": body,
+        }
+        self.request("POST", "/v1/records", record)
+
+    def start(self, goal: str = VERIFY_GOAL, **fields: Any) -> Json:
+        """Start a run; gives its row."""
+        return self.request("POST", "/v1/work/loop", {"goal": goal, **fields})
+
+    def finish(self, thread: str) -> Json:
+        """Wait until a run has ended, which the log says, and give its row."""
+        self.log.wait_for(rf'"run ended".*{thread}|{thread}.*"run ended"')
+        return self.request("GET", f"/v1/runs/{thread}")
+
+    def bodies(self, thread: str, kind: str | None = None) -> list[Json]:
+        """Give the bodies of a thread's records, of one kind if named."""
+        query = {"thread": thread, "kind": kind, "limit": 1000}
+        return [each["body"] for each in self.client.request("GET", "/v1/records", query=query)["data"]]
+
+    def worker_pid(self, thread: str) -> int:
+        """Give the pid that the log names for a sandboxed run."""
+        line = self.log.wait_for(rf'{thread}.*"running sandboxed"|"running sandboxed".*{thread}')
+        return int(json.loads(line)["pid"])
+
+    def stop(self) -> int:
+        """Stop it as an operator would; gives its exit status."""
+        self.process.send_signal(signal.SIGTERM)
+        return self.process.wait(SECONDS)
+
+
+@dataclass
+class Log:
+    """What a daemon writes to standard error, kept as it comes."""
+
+    lines: list[str] = field(default_factory=list)
+    grown: threading.Condition = field(default_factory=threading.Condition)
+    ended: bool = False
+
+    def follow(self, stream: Iterator[str]) -> None:
+        """Read a stream to its end, in a thread of its own."""
+        for line in stream:
+            with self.grown:
+                self.lines.append(line)
+                self.grown.notify_all()
+        with self.grown:
+            self.ended = True
+            self.grown.notify_all()
+
+    def wait_for(self, pattern: str) -> str:
+        """Give the first line that matches, waiting for it to be written."""
+        with self.grown:
+            found = self.grown.wait_for(lambda: self._find(pattern) or self.ended, SECONDS)
+            line = self._find(pattern)
+            assert line is not None, f"{pattern!r} is not in the log ({found=}):\n{''.join(self.lines)}"
+            return line
+
+    def _find(self, pattern: str) -> str | None:
+        return next((line for line in self.lines if re.search(pattern, line)), None)
+
+
+@dataclass(frozen=True)
+class Shape:
+    """Who the daemon is: a command that runs Python code as that user, and the user's uid."""
+
+    name: str
+    uid: int
+    python: tuple[str, ...]
+    environment: Mapping[str, str]
+
+    def spl(self, *arguments: str) -> list[str]:
+        """Give the command line of an `spl` command as this user."""
+        return [*self.python, "-m", "spl.cli.main", *arguments]
+
+    def run(self, *arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
+        """Run an `spl` command as this user to its end."""
+        return subprocess.run(
+            self.spl(*arguments),
+            env={**self.environment, **environment},
+            user=self.uid,
+            group=self.uid,
+            extra_groups=[],
+            cwd="/",
+            text=True,
+            capture_output=True,
+            timeout=SECONDS,
+            check=False,
+        )
+
+    @contextlib.contextmanager
+    def daemon(
+        self, home: Path, *flags: str, prefix: Sequence[str] = (), **environment: str
+    ) -> Iterator[Daemon]:
+        """Run a daemon in a home; it is killed at the end if it still runs. `prefix` goes before its command."""
+        command = [*prefix, *self.spl("serve", "--home", str(home), "--port", "0", *flags)]
+        process = subprocess.Popen(
+            command,
+            env={**self.environment, **environment},
+            user=self.uid,
+            group=self.uid,
+            extra_groups=[],
+            cwd="/",
+            text=True,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+        )
+        assert process.stdout is not None
+        assert process.stderr is not None
+        log = Log()
+        follower = threading.Thread(target=log.follow, args=(process.stderr,))
+        follower.start()
+        try:
+            lines = [process.stdout.readline() for _ in range(6)]
+            assert lines[-1], f"the daemon did not start:\n{''.join(lines)}{''.join(log.lines)}"
+            yield Daemon(process, home, "".join(lines), log)
+        finally:
+            if process.poll() is None:
+                process.kill()
+            process.wait()
+            follower.join()
+            process.stdout.close()
+            process.stderr.close()
+
+
+def wait_until_gone(pid: int, pidfd: int | None = None) -> None:
+    """Wait, on its pidfd, until a process has ended."""
+    try:
+        opened = os.pidfd_open(pid) if pidfd is None else pidfd
+    except ProcessLookupError:
+        return
+    try:
+        poll = select.poll()
+        poll.register(opened, select.POLLIN)
+        assert poll.poll(SECONDS * 1000), f"process {pid} is still there after {SECONDS} s"
+    finally:
+        if pidfd is None:
+            os.close(opened)
+
+
+def ask_raw(path: str, request: bytes) -> bytes:
+    """Send bytes to a unix socket and give all that comes back until it closes."""
+    with socket.socket(socket.AF_UNIX) as connection:
+        connection.settimeout(SECONDS)
+        connection.connect(path)
+        with contextlib.suppress(BrokenPipeError, ConnectionResetError):
+            connection.sendall(request)
+        answer = b""
+        with contextlib.suppress(ConnectionResetError):
+            while piece := connection.recv(65536):
+                answer += piece
+        return answer

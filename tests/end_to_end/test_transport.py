@@ -1,0 +1,133 @@
+"""Which transport a run takes, and that what a run is told is the same on both."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from spl.errors import RunActorNotCovered
+from tests.end_to_end import scripts
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from tests.end_to_end.daemon import Daemon, Shape
+
+MEMBER = "did:sync:user:somebody"
+
+
+def transport_of(daemon: Daemon, actor: str | None = None) -> str:
+    row = daemon.start(**({"actor": actor} if actor else {}))
+    ended = daemon.finish(row["thread"])
+    assert ended["state"] == "done"
+    (anchor,) = daemon.bodies(row["thread"], "core.work.loop.v1")
+    (outcome,) = daemon.bodies(row["thread"], "core.work.loop_outcome.v1")
+    assert anchor["transport"] == outcome["transport"] == ended["transport"]
+    return str(ended["transport"])
+
+
+def in_force(daemon: Daemon) -> tuple[str, str]:
+    work_loop = daemon.request("GET", "/v1/engine/health")["work_loop"]
+    return work_loop["transport"], work_loop["member_transport"]
+
+
+@pytest.mark.claim("T1", "T2", "T4")
+def test_each_key_moves_its_own_runs_in_either_direction_without_a_restart(shape: Shape, home: Path) -> None:
+    with shape.daemon(home) as daemon:
+        assert (transport_of(daemon), transport_of(daemon, MEMBER)) == ("in_process", "sandboxed")
+        daemon.set_transport("sandboxed")
+        assert in_force(daemon) == ("sandboxed", "sandboxed")
+        assert transport_of(daemon) == "sandboxed"
+        daemon.set_transport("in_process")
+        daemon.set_transport("in_process", members=True)
+        assert in_force(daemon) == ("in_process", "in_process")
+        assert (transport_of(daemon), transport_of(daemon, MEMBER)) == ("in_process", "in_process")
+        daemon.set_transport("sandboxed", members=True)
+        assert transport_of(daemon, MEMBER) == "sandboxed"
+
+
+@pytest.mark.claim("T3", "T4")
+def test_a_typo_moves_nobody(hosted: Shape, home: Path) -> None:
+    with hosted.daemon(home) as daemon:
+        daemon.set_transport("sandboxd")
+        daemon.set_transport("inprocess", members=True)
+
+        assert in_force(daemon) == ("in_process", "sandboxed")
+        assert (transport_of(daemon), transport_of(daemon, MEMBER)) == ("in_process", "sandboxed")
+
+
+@pytest.mark.claim("T2")
+def test_what_was_written_is_in_force_after_a_restart_too(hosted: Shape, home: Path) -> None:
+    with hosted.daemon(home) as daemon:
+        daemon.set_transport("sandboxed")
+        assert daemon.stop() == 0
+    with hosted.daemon(home) as daemon:
+        assert in_force(daemon) == ("sandboxed", "sandboxed")
+
+
+def test_an_actor_that_is_nobody_cannot_have_a_run(hosted: Shape, home: Path) -> None:
+    with hosted.daemon(home) as daemon, pytest.raises(Exception, match="neither did:sync:user") as refused:
+        daemon.start(actor="did:sync:system:engine")
+    assert not isinstance(refused.value, RunActorNotCovered)
+
+
+@pytest.mark.claim("K1", "K3", "K6")
+@pytest.mark.parametrize("transport", ["in_process", "sandboxed"])
+def test_every_call_has_its_verdict_before_its_result_on_both_transports(
+    shape: Shape, home: Path, transport: str
+) -> None:
+    provider = scripts.write(
+        home.parent / "script",
+        scripts.calling(scripts.NOTE, scripts.SUM),
+        scripts.calling(scripts.UNKNOWN),
+        scripts.calling(scripts.BAD_SUM),
+        scripts.saying("Done."),
+    )
+    with shape.daemon(home, "--provider", provider) as daemon:
+        daemon.set_transport(transport)
+        row = daemon.finish(daemon.start("Whatever.")["thread"])
+        steps = [
+            (body["kind"].split(".")[2], body.get("tool"), body.get("decision") or body.get("status"))
+            for body in daemon.bodies(row["thread"])
+            if body["kind"].split(".")[2] in ("tool_call", "tool_verdict", "tool_result")
+        ]
+
+    assert steps == [
+        ("tool_call", "record_note", None),
+        ("tool_verdict", "record_note", "allow"),
+        ("tool_result", "record_note", "ok"),
+        ("tool_call", "calculate", None),
+        ("tool_verdict", "calculate", "allow"),
+        ("tool_result", "calculate", "ok"),
+        ("tool_call", "bash", None),
+        ("tool_verdict", "bash", "deny"),
+        ("tool_call", "calculate", None),
+        ("tool_verdict", "calculate", "allow"),
+        ("tool_result", "calculate", "error"),
+    ]
+    assert (row["state"], row["tool_calls_ok"], row["tool_calls_failed"]) == ("done", 2, 2)
+
+
+@pytest.mark.claim("K6")
+@pytest.mark.parametrize(
+    ("calls", "outcome", "evidence"),
+    [
+        ((scripts.SUM,), "completed", "worker"),
+        ((scripts.SUM, scripts.NOTE), "completed", "kernel"),
+        ((scripts.BAD_SUM, scripts.BAD_SUM), "failed", "worker"),
+        ((scripts.UNKNOWN,), "blocked", "worker"),
+    ],
+)
+def test_a_sandboxed_runs_success_is_checked_against_what_its_tools_did(
+    hosted: Shape, home: Path, calls: tuple[dict[str, object], ...], outcome: str, evidence: str
+) -> None:
+    provider = scripts.write(home.parent / "script", scripts.calling(*calls), scripts.saying("I did it all."))
+    with hosted.daemon(home, "--provider", provider) as daemon:
+        daemon.set_transport("sandboxed")
+        row = daemon.finish(daemon.start("Whatever.")["thread"])
+        (written,) = daemon.bodies(row["thread"], "core.work.loop_outcome.v1")
+
+    assert (row["outcome"], written["evidence"]) == (outcome, evidence)
+    assert written["success"] is (outcome == "completed")
+    assert written["exit"] == {"code": 0}

@@ -1,0 +1,218 @@
+from __future__ import annotations
+
+import json
+import os
+import select
+import subprocess
+import sys
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+import pytest
+
+from spl.hardening import secrets_in
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+NOBODY = 65534
+SECONDS = 30
+
+# What both sides become before anything else: user NOBODY (a file of root's is out of reach then), or a user 0 with
+# no capability left. A program that changed its ids is undumpable by that alone (prctl(2)), so it says again that it
+# is dumpable: without `protect` the other side must get in.
+BECOME = """
+import ctypes, os, sys
+libc = ctypes.CDLL(None, use_errno=True)
+def become(whom):
+    if whom == "nobody":
+        os.setgroups([]), os.setresgid(65534, 65534, 65534), os.setresuid(65534, 65534, 65534)
+    elif whom == "capless":
+        header = (ctypes.c_uint32 * 2)(0x20080522, 0)
+        assert libc.capset(header, (ctypes.c_uint32 * 6)()) == 0
+    assert libc.prctl(4, 1, 0, 0, 0) == 0
+"""
+
+TARGET = (
+    BECOME
+    + """
+import resource
+from spl.hardening import protect
+become(sys.argv[1])
+if sys.argv[2] == "protected":
+    protect()
+print(resource.getrlimit(resource.RLIMIT_CORE)[0], libc.prctl(3, 0, 0, 0, 0), flush=True)
+sys.stdin.read()
+"""
+)
+
+# Gives for each attempt the name of its errno, or null where it succeeded.
+INTRUDER = (
+    BECOME
+    + """
+import errno, json
+become(sys.argv[1])
+pid = int(sys.argv[2])
+def attempt(tried):
+    try:
+        tried()
+    except OSError as error:
+        return errno.errorcode[error.errno]
+def read(name):
+    with open(f"/proc/{pid}/{name}", "rb") as file:
+        return file.read(1)
+def trace():
+    PTRACE_ATTACH, PTRACE_DETACH = 16, 17
+    libc.ptrace.argtypes = [ctypes.c_long] * 4
+    if libc.ptrace(PTRACE_ATTACH, pid, 0, 0) != 0:
+        raise OSError(ctypes.get_errno(), "ptrace")
+    os.waitpid(pid, 0x40000000)
+    libc.ptrace(PTRACE_DETACH, pid, 0, 0)
+print(json.dumps({
+    "environ": attempt(lambda: read("environ")),
+    "maps": attempt(lambda: read("maps")),
+    "mem": attempt(lambda: os.close(os.open(f"/proc/{pid}/mem", os.O_RDONLY))),
+    "exe": attempt(lambda: os.readlink(f"/proc/{pid}/exe")),
+    "cwd": attempt(lambda: os.readlink(f"/proc/{pid}/cwd")),
+    "fd": attempt(lambda: os.readlink(f"/proc/{pid}/fd/0")),
+    "trace": attempt(trace),
+}))
+"""
+)
+
+WHOM = ["nobody", "capless"] if os.geteuid() == 0 else ["itself"]
+
+
+@contextmanager
+def running(program: str, *arguments: str, **environ: str) -> Iterator[subprocess.Popen[str]]:
+    """Run a program of Python's until the end of its input."""
+    process = subprocess.Popen(
+        [sys.executable, "-c", program, *arguments],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+        env=os.environ | environ,
+    )
+    with process:
+        try:
+            yield process
+        finally:
+            process.kill()
+
+
+def line(process: subprocess.Popen[str]) -> str:
+    """Give the next line a process prints."""
+    assert process.stdout is not None
+    assert select.select([process.stdout], [], [], SECONDS)[0]
+    return process.stdout.readline().strip()
+
+
+def intrude(whom: str, state: str) -> dict[str, str | None]:
+    """Have another process of the same user try to get at one that is protected, or is not."""
+    with running(TARGET, whom, state) as target:
+        core, dumpable = line(target).split()
+        if state == "protected":
+            assert (core in ("0", "1"), dumpable) == (True, "0")
+        with running(INTRUDER, whom, str(target.pid)) as intruder:
+            found: dict[str, str | None] = json.loads(line(intruder))
+            return found
+
+
+@pytest.mark.claim("M2")
+@pytest.mark.parametrize("whom", WHOM)
+def test_another_process_of_the_same_user_gets_at_nothing_of_a_protected_one(whom: str) -> None:
+    attempts = intrude(whom, "protected")
+    assert set(attempts.values()) <= {"EACCES", "EPERM"}, attempts
+
+
+@pytest.mark.parametrize("whom", WHOM)
+def test_without_protection_it_would_get_in(whom: str) -> None:
+    attempts = intrude(whom, "open")
+    # Tracing and memory may be closed to it anyway, by the host's own policy (Yama).
+    assert {name for name, error in attempts.items() if error is None} >= {
+        "environ",
+        "maps",
+        "exe",
+        "cwd",
+        "fd",
+    }
+
+
+@pytest.mark.parametrize(
+    ("name", "secret"),
+    [
+        ("SPL_TOKEN", True),
+        ("API_KEY", True),
+        ("ANTHROPIC_API_KEY", True),
+        ("OPENAI_API_KEY_2", True),
+        ("ANTHROPIC_AUTH_TOKEN", True),
+        ("AWS_SECRET_ACCESS_KEY", True),
+        ("STRIPE_SECRET_KEY", True),
+        ("SPL_HOME", False),
+        ("SPL_TOKENS", False),
+        ("PATH", False),
+        ("KEYBOARD", False),
+        ("API_KEYS_FILE", False),
+        ("MONKEY", False),
+    ],
+)
+def test_a_variable_that_holds_a_credential_is_known_by_its_name(name: str, secret: bool) -> None:
+    assert secrets_in({name: "x", "LANG": "C"}) == ([name] if secret else [])
+
+
+DROP = """
+import os, sys
+from spl.hardening import drop_secrets
+drop_secrets()
+print(os.getpid(), sys.argv[1:], os.environ.get("PLAIN"), flush=True)
+sys.stdin.read()
+"""
+
+
+@pytest.mark.claim("M2")
+def test_a_program_starts_anew_without_the_credentials_in_its_environment() -> None:
+    secrets = {"OPENAI_API_KEY": "sk-the-secret", "SPL_TOKEN": "spl-the-secret"}
+    with running(DROP, "an argument", "", PLAIN="kept", **secrets) as process:
+        # The same process, the same arguments: only the environment is another.
+        assert line(process) == f"{process.pid} ['an argument', ''] kept"
+        with open(f"/proc/{process.pid}/environ", "rb") as file:
+            block = file.read()
+    assert b"the-secret" not in block
+    assert b"OPENAI_API_KEY" not in block
+    assert b"PLAIN=kept" in block
+
+
+def test_a_program_without_credentials_goes_on_as_it_is() -> None:
+    program = "import os\nos.environ['SEEN'] = '1'\n" + DROP + "print(os.environ.get('SEEN'))"
+    clean = {name: value for name, value in os.environ.items() if name not in secrets_in(os.environ)}
+    done = subprocess.run(
+        [sys.executable, "-c", program], input="", capture_output=True, text=True, env=clean, timeout=SECONDS
+    )
+    assert done.stdout.splitlines()[-1] == "1"
+
+
+ORPHAN = """
+import ctypes, os
+from spl.hardening import protect
+protect()
+child = os.fork()
+if child == 0:
+    grandchild = os.fork()
+    if grandchild == 0:
+        os.read(0, 1)
+        os._exit(7)
+    os._exit(0)
+os.waitpid(child, 0)
+print("ready", flush=True)
+pid, status = os.waitpid(-1, 0)
+print(os.waitstatus_to_exitcode(status), flush=True)
+"""
+
+
+def test_what_a_child_leaves_behind_comes_to_the_protected_process() -> None:
+    with running(ORPHAN) as process:
+        assert line(process) == "ready"
+        assert process.stdin is not None
+        process.stdin.write("x")
+        process.stdin.flush()
+        assert line(process) == "7"

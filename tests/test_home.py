@@ -1,0 +1,271 @@
+from __future__ import annotations
+
+import os
+import stat
+import subprocess
+import sys
+import textwrap
+import threading
+from pathlib import Path
+
+import pytest
+
+from spl.errors import DaemonUnreachable, HomeInUse, HomeUnsafe, SocketPathTooLong
+from spl.home import Home, check_socket_path, locate, login, running_pid
+
+root_only = pytest.mark.skipif(os.geteuid() != 0, reason="only root can make another user's files")
+
+
+def mode(path: Path) -> int:
+    return stat.S_IMODE(path.lstat().st_mode)
+
+
+@pytest.fixture
+def home(tmp_path: Path) -> Home:
+    return Home.open(tmp_path / "home", create=True)
+
+
+def test_a_new_home_and_its_folders_are_open_to_nobody_else(tmp_path: Path) -> None:
+    before = os.umask(0)
+    try:
+        home = Home.open(tmp_path / "home", create=True)
+    finally:
+        os.umask(before)
+    for folder in (home.path, home.profiles, home.data, home.run, home.logs):
+        assert mode(folder) == 0o700, folder
+
+
+def test_opening_a_home_again_changes_nothing(home: Home) -> None:
+    assert Home.open(home.path, create=True).path == home.path
+    assert Home.open(home.path, create=False).path == home.path
+
+
+def test_a_home_that_is_not_there_is_made_only_when_asked(tmp_path: Path) -> None:
+    with pytest.raises(DaemonUnreachable, match="there is no home at"):
+        Home.open(tmp_path / "home", create=False)
+    assert not (tmp_path / "home").exists()
+
+
+def test_symlinks_among_the_parents_are_resolved_once(tmp_path: Path) -> None:
+    (tmp_path / "real").mkdir()
+    (tmp_path / "link").symlink_to("real")
+    home = Home.open(tmp_path / "link" / "home", create=True)
+    assert home.path == tmp_path / "real" / "home"
+
+
+@pytest.mark.parametrize("ending", ["", "/", "//"])
+def test_a_home_that_is_a_symlink_is_refused(home: Home, tmp_path: Path, ending: str) -> None:
+    (tmp_path / "link").symlink_to(home.path)
+    with pytest.raises(HomeUnsafe, match="it is a symlink"):
+        Home.open(f"{tmp_path}/link{ending}", create=True)
+
+
+def test_a_folder_of_the_home_that_is_a_symlink_is_refused(home: Home, tmp_path: Path) -> None:
+    home.data.rmdir()
+    home.data.symlink_to(tmp_path)
+    with pytest.raises(HomeUnsafe, match=r"data.* it is a symlink"):
+        Home.open(home.path, create=True)
+
+
+def test_a_home_that_is_no_folder_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("precious")
+    with pytest.raises(HomeUnsafe, match="Not a directory"):
+        Home.open(tmp_path / "file", create=True)
+
+
+@pytest.mark.parametrize("others", [0o770, 0o707, 0o750, 0o701, 0o777])
+def test_a_home_open_to_others_is_refused_with_its_mode_and_left_as_it_is(
+    tmp_path: Path, others: int
+) -> None:
+    path = tmp_path / "home"
+    path.mkdir()
+    path.chmod(others)
+    with pytest.raises(HomeUnsafe, match=f"its mode is {others:04o}, not 0700"):
+        Home.open(path, create=True)
+    assert mode(path) == others
+    assert list(path.iterdir()) == []
+
+
+@root_only
+def test_someone_elses_home_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "home"
+    path.mkdir(0o700)
+    os.chown(path, 12345, 12345)
+    with pytest.raises(HomeUnsafe, match="it belongs to uid 12345"):
+        Home.open(path, create=True)
+    assert list(path.iterdir()) == []
+
+
+def test_a_home_without_a_parent_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(HomeUnsafe, match="cannot be made: No such file or directory"):
+        Home.open(tmp_path / "nowhere" / "home", create=True)
+
+
+def test_a_home_whose_path_holds_a_nul_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(HomeUnsafe, match="holds a NUL"):
+        Home.open(f"{tmp_path}/a\0b", create=True)
+
+
+def test_a_home_whose_sockets_cannot_be_bound_is_refused_with_the_length_and_not_made(
+    tmp_path: Path,
+) -> None:
+    room = 107 - len("/run/spl-worker.sock") - len(os.fsencode(tmp_path)) - 1
+    Home.open(tmp_path / ("x" * room), create=True)
+    with pytest.raises(SocketPathTooLong, match="takes 108 bytes"):
+        Home.open(tmp_path / ("y" * (room + 1)), create=True)
+    assert [path.name[0] for path in tmp_path.iterdir()] == ["x"]
+
+
+def test_the_length_of_a_socket_path_is_counted_in_bytes() -> None:
+    check_socket_path("é" * 53)
+    with pytest.raises(SocketPathTooLong, match="takes 108 bytes"):
+        check_socket_path("é" * 54)
+
+
+def test_a_home_is_found_by_flag_then_variable_then_alias_then_default() -> None:
+    both = {"SPL_HOME": "/spl", "SYNCROPEL_HOME": "/alias"}
+    assert locate("/flag", both) == Path("/flag")
+    assert locate(None, both) == Path("/spl")
+    assert locate(None, {"SYNCROPEL_HOME": "/alias"}) == Path("/alias")
+    assert locate(None, {}) == Path("~/.syncro").expanduser()
+
+
+def test_an_empty_home_is_not_the_current_folder() -> None:
+    with pytest.raises(HomeUnsafe, match="empty"):
+        locate(None, {"SPL_HOME": ""})
+
+
+def test_the_lock_names_this_process_until_it_is_released(home: Home) -> None:
+    assert running_pid(home) is None
+    with home.lock():
+        assert running_pid(home) == os.getpid()
+        assert mode(home.pid) == 0o600
+    assert running_pid(home) is None
+
+
+def test_a_second_daemon_is_refused_with_the_first_ones_pid(home: Home) -> None:
+    with home.lock():
+        other = subprocess.run(
+            [sys.executable, "-c", LOCK, str(home.path)], capture_output=True, text=True, timeout=30
+        )
+    assert f"in use by another daemon (pid {os.getpid()})" in other.stdout
+
+
+def test_a_pid_that_nobody_holds_the_lock_for_is_not_trusted(home: Home) -> None:
+    home.pid.write_text(f"{os.getpid()}\n")
+    assert running_pid(home) is None
+    with home.lock():
+        assert home.pid.read_text() == f"{os.getpid()}\n"
+
+
+def test_a_lock_ends_with_its_process(home: Home) -> None:
+    script = LOCK + "import sys; sys.stdin.read()"
+    with subprocess.Popen(
+        [sys.executable, "-c", script, str(home.path)], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    ) as holder:
+        assert holder.stdout is not None
+        assert holder.stdout.readline() == b"locked\n"
+        assert running_pid(home) == holder.pid
+        with pytest.raises(HomeInUse, match=f"pid {holder.pid}"):
+            home.lock()
+        holder.kill()
+        holder.wait()
+    assert running_pid(home) is None
+    home.lock().release()
+
+
+def test_one_that_only_looks_does_not_keep_a_daemon_from_starting(home: Home) -> None:
+    home.lock().release()
+    stop = threading.Event()
+
+    def look() -> None:
+        while not stop.is_set():
+            running_pid(home)
+
+    looker = threading.Thread(target=look)
+    looker.start()
+    try:
+        for _ in range(50):
+            home.lock().release()
+    finally:
+        stop.set()
+        looker.join()
+
+
+def test_a_token_is_made_once_and_for_its_owner_alone(home: Home) -> None:
+    before = os.umask(0)
+    try:
+        token = home.ensure_token("alice")
+    finally:
+        os.umask(before)
+    assert token.startswith("spl_local_2bd806c9_")  # the first 8 digits of the login's SHA-256
+    assert len(token) == len("spl_local_2bd806c9_") + 43
+    assert mode(home.token) == 0o600
+    assert home.ensure_token("alice") == home.read_token() == token
+    assert [path.name for path in home.path.iterdir() if path.is_file()] == ["token"]
+
+
+def test_makers_of_a_token_agree_on_one(home: Home) -> None:
+    tokens: list[str] = []
+    makers = [threading.Thread(target=lambda: tokens.append(home.ensure_token(login()))) for _ in range(8)]
+    for maker in makers:
+        maker.start()
+    for maker in makers:
+        maker.join()
+    assert len(tokens) == 8
+    assert len(set(tokens)) == 1
+
+
+@pytest.mark.parametrize("others", [0o640, 0o604, 0o620])
+def test_a_token_file_open_to_others_is_refused(home: Home, others: int) -> None:
+    home.ensure_token("alice")
+    home.token.chmod(others)
+    with pytest.raises(HomeUnsafe, match=f"its mode {others:04o} opens it to others"):
+        home.ensure_token("alice")
+
+
+def test_a_token_file_that_is_a_symlink_is_refused(home: Home, tmp_path: Path) -> None:
+    home.ensure_token("alice")
+    home.token.rename(tmp_path / "elsewhere")
+    home.token.symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(HomeUnsafe, match="it is a symlink"):
+        home.read_token()
+
+
+def test_a_token_file_that_is_a_fifo_is_refused_without_waiting_for_a_writer(home: Home) -> None:
+    os.mkfifo(home.token, 0o600)
+    with pytest.raises(HomeUnsafe, match="it is not a regular file"):
+        home.read_token()
+
+
+@root_only
+def test_someone_elses_token_file_is_refused(home: Home) -> None:
+    home.ensure_token("alice")
+    os.chown(home.token, 12345, 12345)
+    with pytest.raises(HomeUnsafe, match="it belongs to uid 12345"):
+        home.read_token()
+
+
+def test_a_file_without_a_token_in_it_is_refused_and_not_quoted(home: Home) -> None:
+    home.token.write_text("hunter2")
+    home.token.chmod(0o600)
+    with pytest.raises(HomeUnsafe, match="does not hold a token") as refused:
+        home.read_token()
+    assert "hunter2" not in str(refused.value)
+
+
+def test_a_home_without_a_token_says_that_no_daemon_has_run(home: Home) -> None:
+    with pytest.raises(DaemonUnreachable, match="no daemon has run in this home"):
+        home.read_token()
+
+
+LOCK = textwrap.dedent("""
+    import sys
+    from spl.errors import HomeInUse
+    from spl.home import Home
+    try:
+        lock = Home.open(sys.argv[1], create=False).lock()
+        print("locked", flush=True)
+    except HomeInUse as error:
+        print(error, flush=True)
+""")

@@ -1,0 +1,129 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from pydantic import ValidationError
+
+from spl.errors import HomeUnsafe, SettingsInvalid
+from spl.settings import Settings, load
+
+
+@pytest.fixture
+def environ(tmp_path: Path) -> dict[str, str]:
+    return {"SPL_HOME": str(tmp_path), "PATH": "/usr/bin"}
+
+
+def test_without_anything_the_defaults_are_in_force() -> None:
+    settings = load({}, {})
+    assert settings == Settings(home=Path("~/.syncro").expanduser())
+    assert (settings.port, settings.provider, settings.max_body_bytes) == (9100, "echo", 1024 * 1024)
+    assert (settings.probe_seconds, settings.stop_grace_seconds) == (10, 5)
+    assert (settings.credential_grace_seconds, settings.admission_capacity) == (30, None)
+    assert settings.log_format == "auto"
+
+
+def test_a_flag_wins_over_a_variable_and_a_variable_over_the_file(
+    tmp_path: Path, environ: dict[str, str]
+) -> None:
+    (tmp_path / "config.toml").write_text('port = 1\nprovider = "script:a"\nlog_format = "json"\n')
+    environ |= {"SPL_PORT": "2", "SPL_PROVIDER": "script:b"}
+    settings = load({"port": 3, "provider": None}, environ)
+    assert (settings.port, settings.provider, settings.log_format) == (3, "script:b", "json")
+
+
+def test_the_file_is_that_of_the_home_which_the_flag_names(tmp_path: Path, environ: dict[str, str]) -> None:
+    other = tmp_path / "other"
+    other.mkdir(0o700)
+    (other / "config.toml").write_text("port = 7\n")
+    settings = load({"home": str(other)}, environ)
+    assert (settings.home, settings.port) == (other, 7)
+
+
+def test_settings_do_not_change_once_made(environ: dict[str, str]) -> None:
+    with pytest.raises(ValidationError):
+        load({}, environ).port = 1
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "reason"),
+    [
+        ("port", "65536", "less than or equal to 65535"),
+        ("port", "-1", "greater than or equal to 0"),
+        ("port", "http", "valid integer"),
+        ("port", "", "valid integer"),
+        ("provider", "gpt", "it must be 'echo' or 'script:PATH'"),
+        ("provider", "script:", "it must be 'echo' or 'script:PATH'"),
+        ("max_body_bytes", "0", "greater than or equal to 1024"),
+        ("probe_seconds", "nan", "finite|greater"),
+        ("probe_seconds", "inf", "finite|less"),
+        ("stop_grace_seconds", "0", "greater than 0"),
+        ("credential_grace_seconds", "-1", "greater than 0"),
+        ("admission_capacity", "-1", "greater than or equal to 0"),
+        ("log_format", "xml", "'auto', 'console' or 'json'"),
+    ],
+)
+def test_a_value_that_is_not_valid_is_refused_with_where_it_came_from(
+    tmp_path: Path, environ: dict[str, str], name: str, value: str, reason: str
+) -> None:
+    flag = f"--{name.replace('_', '-')}"
+    with pytest.raises(SettingsInvalid, match=rf"^{flag} cannot be '{value}': .*({reason})"):
+        load({name: value}, environ)
+    variable = f"SPL_{name.upper()}"
+    with pytest.raises(SettingsInvalid, match=rf"^the variable {variable} cannot be '{value}': .*({reason})"):
+        load({}, {**environ, variable: value})
+    (tmp_path / "config.toml").write_text(f"{name} = '{value}'\n")
+    with pytest.raises(
+        SettingsInvalid, match=rf"^the key '{name}' of '.*config.toml' cannot be .*({reason})"
+    ):
+        load({}, environ)
+
+
+@pytest.mark.parametrize("name", ["prot", "home", "token", "url"])
+def test_a_key_that_is_no_setting_is_refused_with_its_file(
+    tmp_path: Path, environ: dict[str, str], name: str
+) -> None:
+    (tmp_path / "config.toml").write_text(f'{name} = "x"\n')
+    with pytest.raises(SettingsInvalid, match=rf"the key '{name}' of '.*config\.toml' is not a setting"):
+        load({}, environ)
+
+
+def test_a_misspelt_variable_is_refused(environ: dict[str, str]) -> None:
+    with pytest.raises(SettingsInvalid, match="the variable SPL_PROT is not a setting"):
+        load({}, {**environ, "SPL_PROT": "9"})
+
+
+def test_the_clients_variables_are_left_alone(environ: dict[str, str]) -> None:
+    assert load({}, {**environ, "SPL_TOKEN": "secret", "SPL_URL": "http://h:1"}) == load({}, environ)
+
+
+def test_a_file_that_is_not_toml_is_refused_with_the_line(tmp_path: Path, environ: dict[str, str]) -> None:
+    (tmp_path / "config.toml").write_text("port = 1\nport\n")
+    with pytest.raises(SettingsInvalid, match=r"config\.toml' is not valid TOML: .*line 2"):
+        load({}, environ)
+
+
+def test_a_file_that_is_not_utf8_is_refused(tmp_path: Path, environ: dict[str, str]) -> None:
+    (tmp_path / "config.toml").write_bytes(b"\xff")
+    with pytest.raises(SettingsInvalid, match=r"config\.toml' is not valid TOML"):
+        load({}, environ)
+
+
+def test_a_file_that_cannot_be_read_is_refused(tmp_path: Path, environ: dict[str, str]) -> None:
+    (tmp_path / "config.toml").mkdir()
+    with pytest.raises(SettingsInvalid, match=r"config\.toml' cannot be read: Is a directory"):
+        load({}, environ)
+
+
+def test_an_empty_home_is_refused() -> None:
+    with pytest.raises(HomeUnsafe, match="empty"):
+        load({"home": ""}, {})
+
+
+def test_the_file_of_a_home_open_to_others_is_not_believed(tmp_path: Path) -> None:
+    home = tmp_path / "home"
+    home.mkdir()
+    home.chmod(0o755)
+    (home / "config.toml").write_text('provider = "script:/somewhere"\n')
+    with pytest.raises(HomeUnsafe, match="its mode is 0755, not 0700"):
+        load({"home": str(home)}, {})
