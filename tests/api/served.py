@@ -1,0 +1,163 @@
+"""An instance behind real sockets: the operator's app on both of its own, the worker's doors on theirs."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import http.client
+import json
+import os
+import socket
+import time
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from bwrap.errors import LayerError
+from spl.api.authentication import Authenticator
+from spl.api.listener import Listener, bind_tcp, bind_unix
+from spl.api.operator import OperatorApi
+from spl.api.worker import worker_app
+from spl.transports.starting import Transports
+from tests.kernel.instance import OPERATOR, Instance, instance
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Awaitable, Callable
+    from pathlib import Path
+
+    from spl.kernel.runs import Run
+
+TOKEN = "spl_test_op_secret"
+LIMIT = 20_000
+LAYER = {"layer": "network", "expected": "loopback alone", "observed": "eth0", "remedy": "mend the kernel"}
+
+
+@dataclass
+class Answer:
+    """One answer of the API."""
+
+    status: int
+    headers: dict[str, str]
+    body: bytes
+
+    @property
+    def json(self) -> Any:
+        """The body as JSON."""
+        return json.loads(self.body)
+
+    @property
+    def refusal(self) -> tuple[int, str]:
+        """The status and code of an error, whose shape is checked."""
+        said = self.json
+        assert said["object"] == "error"
+        assert said["type"]
+        assert said["message"]
+        return self.status, said["code"]
+
+
+class _Unix(http.client.HTTPConnection):
+    def __init__(self, path: str) -> None:
+        super().__init__("localhost", timeout=20)
+        self._path = path
+
+    def connect(self) -> None:
+        self.sock = socket.socket(socket.AF_UNIX)
+        self.sock.settimeout(self.timeout)
+        self.sock.connect(self._path)
+
+
+@dataclass
+class Served:
+    """The sockets, and the instance behind them."""
+
+    here: Instance
+    port: int
+    folder: str
+
+    async def ask(
+        self,
+        method: str,
+        path: str,
+        body: object = None,
+        *,
+        bearer: str | None = TOKEN,
+        on: str = "tcp",
+        headers: dict[str, str] | None = None,
+    ) -> Answer:
+        """Make one request on the socket `tcp`, `operator` or `worker`; a body that is not bytes goes as JSON."""
+        said = dict(headers or {})
+        if bearer is not None:
+            said.setdefault("authorization", f"Bearer {bearer}")
+        raw = body if body is None or isinstance(body, bytes) else json.dumps(body).encode()
+        return await asyncio.to_thread(self._ask, method, path, raw, said, on)
+
+    def _ask(self, method: str, path: str, raw: bytes | None, headers: dict[str, str], on: str) -> Answer:
+        if on == "tcp":
+            connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=20)
+        else:
+            connection = _Unix(f"{self.folder}/{on}.sock")
+        try:
+            # A body that is refused unread leaves its sender with a closed pipe, and an answer all the same.
+            with contextlib.suppress(BrokenPipeError):
+                connection.request(method, path, raw, headers)
+            answer = connection.getresponse()
+            return Answer(answer.status, {k.lower(): v for k, v in answer.getheaders()}, answer.read())
+        finally:
+            connection.close()
+
+    async def raw(self, request: bytes, *, on: str = "worker") -> bytes:
+        """Send bytes as they are to a unix socket and give all that comes back until it is closed."""
+        reader, writer = await asyncio.open_unix_connection(f"{self.folder}/{on}.sock")
+        try:
+            writer.write(request)
+            return await asyncio.wait_for(reader.read(), 20)
+        finally:
+            writer.close()
+            await writer.wait_closed()
+
+    def entrust(self, run: Run) -> str:
+        """Mint a run's credential for this very process."""
+        made_at = time.monotonic()
+        return self.here.kernel.credentials.mint(
+            run, lambda pid, accepted_at: pid == os.getpid() and accepted_at >= made_at, seconds=60
+        )
+
+
+@contextlib.asynccontextmanager
+async def serving(folder: Path, *replies: dict[str, Any], **options: Any) -> AsyncIterator[Served]:
+    """Serve an instance on a host where no worker can be confined."""
+    async with instance(folder, *replies, **options) as here:
+        transports = Transports(here.kernel, LayerError(**LAYER), credential_grace=30)
+
+        async def health() -> dict[str, Any]:
+            return {"work_loop": {"transport": here.kernel.config.transport}}
+
+        api = OperatorApi(here.kernel, transports, Authenticator(OPERATOR, TOKEN), health)
+        app = api.app(max_body_bytes=LIMIT)
+        doors = worker_app(here.kernel.credentials, max_body_bytes=LIMIT)
+        tcp = bind_tcp("127.0.0.1", 0)
+        port = tcp.getsockname()[1]
+        listeners = [
+            Listener(app, tcp, grace=1),
+            Listener(app, bind_unix(f"{folder}/operator.sock", 0o600), grace=1),
+            Listener(doors, bind_unix(f"{folder}/worker.sock", 0o600), grace=1),
+        ]
+        for listener in listeners:
+            await listener.start()
+        try:
+            yield Served(here, port, str(folder))
+        finally:
+            await transports.stop()
+            for listener in listeners:
+                await listener.stop()
+
+
+def serve(
+    folder: Path, talk: Callable[[Served], Awaitable[None]], *replies: dict[str, Any], **options: Any
+) -> None:
+    """Serve while `talk` goes on."""
+
+    async def run() -> None:
+        async with serving(folder, *replies, **options) as served:
+            await talk(served)
+
+    asyncio.run(run())

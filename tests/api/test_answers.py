@@ -1,0 +1,48 @@
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from spl.api.answers import JsonAnswer, error_answer, record_listing
+from spl.errors import AdmissionCeiling, IsolationUnavailable, Unauthenticated, table
+from spl.records.record import Record
+
+RECORDS = [
+    Record("0" * 64, (), "th_x", "did:sync:user:op", "KNOW", {}, n, "SCALAR", None, n) for n in (1, 2, 3)
+]
+
+
+def test_an_answer_is_compact_utf8() -> None:
+    assert JsonAnswer({"é": [1, "\u2028"]}).body == '{"é":[1,"\u2028"]}'.encode()
+
+
+def test_an_answer_never_holds_what_is_not_json() -> None:
+    with pytest.raises(ValueError, match="JSON"):
+        JsonAnswer({"x": float("nan")})
+
+
+def test_every_error_is_answered_in_one_shape_with_its_status() -> None:
+    for error in table():
+        answer = error_answer(error("what failed", extra=1))
+        said = json.loads(bytes(answer.body))
+        assert answer.status_code == error.status
+        assert set(said) == {"object", "type", "code", "message", "extra"}
+        assert (said["object"], said["code"]) == ("error", error.code)
+
+
+@pytest.mark.claim("A2")
+def test_a_full_house_says_when_to_come_again_and_a_refused_layer_its_facts() -> None:
+    full = error_answer(AdmissionCeiling("full", admission_capacity=2, retry_after_secs=7))
+    assert full.headers["retry-after"] == "7"
+    assert json.loads(bytes(full.body))["admission_capacity"] == 2
+    refused = error_answer(IsolationUnavailable("no", layer="network", remedy="mend it"))
+    assert json.loads(bytes(refused.body))["layer"] == "network"
+    assert "retry-after" not in refused.headers
+    assert error_answer(Unauthenticated("no")).headers["www-authenticate"] == "Bearer"
+
+
+@pytest.mark.parametrize(("limit", "given", "more"), [(3, 3, False), (2, 2, True), (5, 3, False)])
+def test_a_listing_says_whether_there_is_more(limit: int, given: int, more: bool) -> None:
+    said = json.loads(bytes(record_listing(RECORDS, limit).body))
+    assert (said["object"], len(said["data"]), said["has_more"]) == ("list", given, more)

@@ -1,0 +1,79 @@
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from spl.api.authentication import bearer
+from tests.api.served import TOKEN, Served, serve
+from tests.kernel.instance import OPERATOR
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+@pytest.mark.parametrize(
+    ("header", "token"),
+    [
+        (None, None),
+        ("Bearer abc", "abc"),
+        ("bearer abc", "abc"),
+        ("BEARER  abc ", "abc"),
+        ("Bearer", ""),
+        ("", ""),
+        ("Basic abc", ""),
+        ("abc", ""),
+        ("Bearer\tabc", ""),
+    ],
+)
+def test_the_token_of_a_header(header: str | None, token: str | None) -> None:
+    assert bearer(header) == token
+
+
+@pytest.mark.claim("M1")
+def test_tcp_needs_the_bearer_and_the_operators_socket_does_not(tmp_path: Path) -> None:
+    async def talk(served: Served) -> None:
+        assert (await served.ask("GET", "/v1/runs")).status == 200
+        answer = await served.ask("GET", "/v1/runs", bearer=None)
+        assert answer.refusal == (401, "UNAUTHENTICATED")
+        assert answer.headers["www-authenticate"] == "Bearer"
+        assert (await served.ask("GET", "/v1/runs", bearer=None, on="operator")).status == 200
+
+    serve(tmp_path, talk)
+
+
+@pytest.mark.claim("M1")
+@pytest.mark.parametrize(
+    "header",
+    ["Bearer wrong", "Bearer", "Bearer ", "", f"Basic {TOKEN}", TOKEN, f"Bearer {TOKEN}x", "Bearer \xff"],
+)
+def test_a_wrong_bearer_is_refused_wherever_it_is_presented(tmp_path: Path, header: str) -> None:
+    async def talk(served: Served) -> None:
+        for on in ("tcp", "operator"):
+            answer = await served.ask(
+                "GET", "/v1/runs", bearer=None, headers={"authorization": header}, on=on
+            )
+            assert answer.refusal == (401, "UNAUTHENTICATED")
+            assert TOKEN not in answer.json["message"]
+
+    serve(tmp_path, talk)
+
+
+def test_a_refused_write_or_start_writes_nothing(tmp_path: Path) -> None:
+    async def talk(served: Served) -> None:
+        record = {"thread": "th_x", "actor": OPERATOR, "act": "KNOW", "body": {}}
+        for path, body in (("/v1/records", record), ("/v1/work/loop", {"goal": "x"})):
+            assert (await served.ask("POST", path, body, bearer="wrong")).refusal == (401, "UNAUTHENTICATED")
+            assert (await served.ask("POST", path, b"{", bearer="wrong")).refusal == (401, "UNAUTHENTICATED")
+        assert await served.here.store.count() == 0
+
+    serve(tmp_path, talk)
+
+
+def test_liveness_needs_nobody_and_the_engines_health_does(tmp_path: Path) -> None:
+    async def talk(served: Served) -> None:
+        answer = await served.ask("GET", "/health", bearer=None)
+        assert (answer.status, answer.json) == (200, {"status": "ok"})
+        assert (await served.ask("GET", "/v1/engine/health", bearer=None)).refusal == (401, "UNAUTHENTICATED")
+
+    serve(tmp_path, talk)

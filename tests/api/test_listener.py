@@ -1,0 +1,499 @@
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import http.client
+import json
+import logging
+import os
+import resource
+import socket
+import stat
+import subprocess
+import sys
+import time
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from starlette.applications import Starlette
+from starlette.responses import JSONResponse, StreamingResponse
+from starlette.routing import Route
+
+from spl.api.limits import body_limit
+from spl.api.listener import Listener, bind_tcp, bind_unix
+from spl.api.peer import peer
+from spl.errors import HomeUnsafe, PortInUse, SocketPathTooLong
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+    from pathlib import Path
+
+    from starlette.requests import Request
+    from starlette.types import ASGIApp
+
+    from spl.api.peer import Peer
+
+GET = b"GET / HTTP/1.1\r\nHost: x\r\n\r\n"
+LIMIT = 200_000
+
+
+async def who(request: Request) -> JSONResponse:
+    return JSONResponse(peer.get()._asdict())
+
+
+async def endless(request: Request) -> StreamingResponse:
+    async def events() -> AsyncIterator[bytes]:
+        yield b"data: first\n\n"
+        await asyncio.Event().wait()
+
+    return StreamingResponse(events(), media_type="text/event-stream")
+
+
+async def size(request: Request) -> JSONResponse:
+    return JSONResponse({"bytes": len(await request.body())})
+
+
+APP = Starlette(routes=[Route("/", who), Route("/endless", endless), Route("/size", size, methods=["POST"])])
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> str:
+    return str(tmp_path / "s.sock")
+
+
+@contextlib.contextmanager
+def umask(mask: int) -> Iterator[None]:
+    before = os.umask(mask)
+    try:
+        yield
+    finally:
+        os.umask(before)
+
+
+def serve(
+    sock: socket.socket, talk: Callable[[], Awaitable[object]], app: ASGIApp = APP, **options: Any
+) -> float:
+    """Serve while `talk` runs, then stop; give how many seconds the stop took.
+
+    What `talk` gives back is closed only after that.
+    """
+
+    async def main() -> float:
+        listener = Listener(app, sock, **{"grace": 0.5, **options})
+        await listener.start()
+        left = None
+        try:
+            left = await talk()
+        finally:
+            began = time.monotonic()
+            await listener.stop()
+            took = time.monotonic() - began
+            if isinstance(left, asyncio.StreamWriter):
+                left.transport.abort()
+                with contextlib.suppress(OSError):
+                    await left.wait_closed()
+        return took
+
+    return asyncio.run(asyncio.wait_for(main(), 20))
+
+
+async def answer(reader: asyncio.StreamReader) -> tuple[int, dict[str, str], bytes]:
+    status, *lines = (await reader.readuntil(b"\r\n\r\n")).decode().strip().split("\r\n")
+    headers = {name.lower(): value for name, _, value in (line.partition(": ") for line in lines)}
+    body = await reader.readexactly(int(headers.get("content-length", "0")))
+    return int(status.split()[1]), headers, body
+
+
+async def is_closed(reader: asyncio.StreamReader) -> bool:
+    """Tell whether the other side closes having written nothing."""
+    with contextlib.suppress(ConnectionResetError):
+        return await reader.read() == b""
+    return True
+
+
+@pytest.mark.claim("M1")
+@pytest.mark.parametrize("mask", [0o000, 0o022, 0o177])
+@pytest.mark.parametrize("mode", [0o600, 0o666])
+def test_a_unix_socket_has_exactly_its_mode_whatever_the_umask(path: str, mode: int, mask: int) -> None:
+    with umask(mask), bind_unix(path, mode) as sock:
+        assert stat.S_IMODE(os.lstat(path).st_mode) == mode
+        assert not sock.get_inheritable()
+
+
+BORN = """
+import os, sys
+from spl.api.listener import bind_unix
+
+path = sys.argv[1]
+
+def look(event, arguments):
+    if event == "os.chmod" and arguments[0] == path:
+        print(oct(os.lstat(path).st_mode & 0o777))
+
+sys.addaudithook(look)
+os.umask(0)
+bind_unix(path, 0o600).close()
+"""
+
+
+@pytest.mark.claim("M1")
+def test_a_unix_socket_is_born_with_its_mode(path: str) -> None:
+    # The hook is called before each chmod of the path, when the file has the mode it was born with.
+    born = subprocess.run([sys.executable, "-c", BORN, path], capture_output=True, text=True, timeout=60)
+    assert (born.stdout, born.stderr) == ("0o600\n", "")
+
+
+def test_a_stale_socket_is_replaced(path: str) -> None:
+    bind_unix(path, 0o600).close()
+    with bind_unix(path, 0o600), socket.socket(socket.AF_UNIX) as client:
+        client.connect(path)
+
+
+def test_what_is_no_socket_is_not_replaced(path: str, tmp_path: Path) -> None:
+    (tmp_path / "s.sock").write_text("precious")
+    with pytest.raises(HomeUnsafe, match=r"s\.sock.* is not a socket"):
+        bind_unix(path, 0o600)
+    assert (tmp_path / "s.sock").read_text() == "precious"
+
+
+def test_a_socket_path_over_107_bytes_is_refused_by_its_length(tmp_path: Path) -> None:
+    longest = str(tmp_path / ("x" * (107 - len(os.fsencode(tmp_path)) - 1)))
+    bind_unix(longest, 0o600).close()
+    with pytest.raises(SocketPathTooLong, match="108 bytes"):
+        bind_unix(longest + "x", 0o600)
+
+
+def test_a_port_in_use_is_named() -> None:
+    with bind_tcp("127.0.0.1", 0) as sock:
+        port = sock.getsockname()[1]
+        with pytest.raises(PortInUse, match=rf"port {port} .*in use"):
+            bind_tcp("127.0.0.1", port)
+
+
+def test_the_application_is_told_the_process_at_the_other_end(path: str) -> None:
+    began = time.monotonic()
+
+    async def talk() -> None:
+        reader, writer = await asyncio.open_unix_connection(path)
+        writer.write(GET)
+        told = json.loads((await answer(reader))[2])
+        assert told["kind"] == "unix"
+        assert (told["pid"], told["uid"], told["gid"]) == (os.getpid(), os.getuid(), os.getgid())
+        assert began <= told["accepted_at"] <= time.monotonic()
+        writer.close()
+
+    serve(bind_unix(path, 0o600), talk)
+
+
+def test_over_tcp_the_application_is_told_no_process() -> None:
+    sock = bind_tcp("127.0.0.1", 0)
+
+    async def talk() -> None:
+        reader, writer = await asyncio.open_connection(*sock.getsockname())
+        writer.write(GET)
+        told = json.loads((await answer(reader))[2])
+        assert (told["kind"], told["pid"], told["uid"], told["gid"]) == ("tcp", None, None, None)
+        writer.close()
+
+    serve(sock, talk)
+
+
+@pytest.mark.claim("I8")
+def test_a_connection_that_is_not_admitted_is_closed_unread(path: str) -> None:
+    seen: list[Peer] = []
+
+    def admit(who: Peer) -> bool:
+        seen.append(who)
+        return len(seen) > 1
+
+    async def talk() -> None:
+        reader, writer = await asyncio.open_unix_connection(path)
+        assert await is_closed(reader)
+        writer.close()
+        reader, writer = await asyncio.open_unix_connection(path)
+        writer.write(GET)
+        assert (await answer(reader))[0] == 200
+        writer.close()
+        assert [who.pid for who in seen] == [os.getpid()] * 2
+
+    serve(bind_unix(path, 0o600), talk, admit=admit)
+
+
+@pytest.mark.claim("I8")
+def test_a_connection_that_cannot_be_judged_is_closed_and_the_next_one_served(path: str) -> None:
+    seen: list[Peer] = []
+
+    def admit(who: Peer) -> bool:
+        seen.append(who)
+        if len(seen) == 1:
+            raise RuntimeError("no verdict")
+        return True
+
+    async def talk() -> None:
+        reader, writer = await asyncio.open_unix_connection(path)
+        assert await is_closed(reader)
+        writer.close()
+        reader, writer = await asyncio.open_unix_connection(path)
+        writer.write(GET)
+        assert (await answer(reader))[0] == 200
+        writer.close()
+
+    serve(bind_unix(path, 0o600), talk, admit=admit)
+
+
+def test_a_stop_takes_no_longer_than_its_grace_while_a_stream_is_open(path: str) -> None:
+    async def talk() -> asyncio.StreamWriter:
+        reader, writer = await asyncio.open_unix_connection(path)
+        writer.write(b"GET /endless HTTP/1.1\r\nHost: x\r\n\r\n")
+        await reader.readuntil(b"data: first\n\n")
+        return writer
+
+    took = serve(bind_unix(path, 0o600), talk, grace=0.2)
+    assert 0.2 <= took < 1
+    assert not os.path.lexists(path)
+
+
+def test_a_stop_does_not_wait_for_idle_connections(path: str) -> None:
+    async def talk() -> asyncio.StreamWriter:
+        reader, writer = await asyncio.open_unix_connection(path)
+        writer.write(GET)
+        await answer(reader)
+        return writer
+
+    assert serve(bind_unix(path, 0o600), talk, grace=30) < 1
+
+
+def test_one_connection_serves_1500_requests(path: str) -> None:
+    async def talk() -> None:
+        reader, writer = await asyncio.open_unix_connection(path)
+        for _ in range(1500):
+            writer.write(GET)
+            assert (await answer(reader))[0] == 200
+        writer.close()
+
+    serve(bind_unix(path, 0o600), talk)
+
+
+def test_a_connection_that_sends_no_whole_head_in_time_is_closed(path: str) -> None:
+    async def talk() -> None:
+        reader, writer = await asyncio.open_unix_connection(path)
+        writer.write(b"GET / HT")
+        assert await is_closed(reader)
+        writer.close()
+
+    serve(bind_unix(path, 0o600), talk, idle=0.05)
+
+
+def test_a_head_over_the_limit_is_refused(path: str) -> None:
+    async def talk() -> None:
+        reader, writer = await asyncio.open_unix_connection(path)
+        writer.write(b"GET / HTTP/1.1\r\nHost: x\r\nX: " + b"x" * 20_000)
+        assert (await answer(reader))[0] == 431
+        writer.close()
+
+    serve(bind_unix(path, 0o600), talk)
+
+
+H2C = b"Connection: Upgrade, HTTP2-Settings\r\nUpgrade: h2c\r\nHTTP2-Settings: AAMAAABkAAQAAP__\r\n"
+WEBSOCKET = (
+    b"Connection: Upgrade\r\nUpgrade: websocket\r\n"
+    b"Sec-WebSocket-Version: 13\r\nSec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n"
+)
+
+
+@pytest.mark.parametrize("offer", [H2C, WEBSOCKET], ids=["h2c", "websocket"])
+def test_an_offer_to_upgrade_is_answered_in_plain_http(path: str, offer: bytes) -> None:
+    async def talk() -> None:
+        reader, writer = await asyncio.open_unix_connection(path)
+        writer.write(b"GET / HTTP/1.1\r\nHost: x\r\n" + offer + b"\r\n")
+        assert (await answer(reader))[0] == 200
+        writer.close()
+
+    serve(bind_unix(path, 0o600), talk)
+
+
+def test_http2_is_not_spoken(path: str) -> None:
+    async def talk() -> None:
+        reader, writer = await asyncio.open_unix_connection(path)
+        writer.write(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n")
+        assert (await reader.readline()).startswith(b"HTTP/1.1 4")
+        writer.close()
+
+    serve(bind_unix(path, 0o600), talk)
+
+
+def test_two_hundred_connections_leave_no_descriptor_behind(path: str) -> None:
+    def open_descriptors() -> int:
+        return len(os.listdir("/proc/self/fd"))
+
+    async def talk() -> None:
+        before = open_descriptors()
+        for number in range(200):
+            reader, writer = await asyncio.open_unix_connection(path)
+            if number % 4 == 0:
+                writer.transport.abort()  # gone, perhaps before it is accepted
+            elif number % 4 == 1:
+                writer.write(GET)
+                writer.transport.abort()  # gone before its answer
+            else:
+                end = b"Connection: close\r\n\r\n" if number % 4 == 2 else b"\r\n"
+                writer.write(GET[:-2] + end)
+                await answer(reader)
+                writer.close()
+            with contextlib.suppress(OSError):
+                await writer.wait_closed()
+        while open_descriptors() > before:  # noqa: ASYNC110 - nothing tells of it; serve bounds the wait
+            await asyncio.sleep(0)
+
+    serve(bind_unix(path, 0o600), talk)
+
+
+def test_running_out_of_descriptors_delays_a_connection_and_ends_nothing(path: str) -> None:
+    refused = asyncio.Event()
+
+    class Watch(logging.Handler):
+        def emit(self, record: logging.LogRecord) -> None:
+            if "no connection can be accepted" in record.getMessage():
+                refused.set()
+
+    async def talk() -> None:
+        client = socket.socket(socket.AF_UNIX)
+        soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (min(soft, 256), hard))
+        taken = []
+        try:
+            with contextlib.suppress(OSError):
+                while True:
+                    taken.append(os.open("/dev/null", os.O_RDONLY))
+            client.connect(path)
+            client.sendall(GET)
+            await refused.wait()
+        finally:
+            for descriptor in taken:
+                os.close(descriptor)
+            resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+        reader, writer = await asyncio.open_unix_connection(sock=client)
+        assert (await answer(reader))[0] == 200
+        writer.close()
+
+    watch = Watch()
+    log = logging.getLogger("spl.api.listener")
+    log.addHandler(watch)
+    try:
+        serve(bind_unix(path, 0o600), talk)
+    finally:
+        log.removeHandler(watch)
+
+
+def request(length: int, *, chunked: bool, path: str = "/size") -> bytes:
+    head = f"POST {path} HTTP/1.1\r\nHost: x\r\n".encode()
+    if not chunked:
+        return head + b"Content-Length: %d\r\n\r\n" % length + b"x" * length
+    chunks = [b"%x\r\n%s\r\n" % (min(1000, length - at), b"x" * min(1000, length - at))
+              for at in range(0, length, 1000)]  # fmt: skip
+    return head + b"Transfer-Encoding: chunked\r\n\r\n" + b"".join(chunks) + b"0\r\n\r\n"
+
+
+@pytest.mark.parametrize("chunked", [False, True], ids=["content-length", "chunked"])
+def test_a_body_of_exactly_the_limit_reaches_the_application(path: str, chunked: bool) -> None:
+    async def talk() -> None:
+        reader, writer = await asyncio.open_unix_connection(path)
+        for length in (0, 1, LIMIT):
+            writer.write(request(length, chunked=chunked))
+            assert json.loads((await answer(reader))[2]) == {"bytes": length}
+        writer.close()
+
+    serve(bind_unix(path, 0o600), talk, body_limit(APP, LIMIT))
+
+
+@pytest.mark.parametrize("tcp", [False, True], ids=["unix", "tcp"])
+@pytest.mark.parametrize("chunked", [False, True], ids=["content-length", "chunked"])
+@pytest.mark.parametrize("length", [LIMIT + 1, 20 * LIMIT])
+def test_a_body_over_the_limit_is_refused_and_its_connection_closed(
+    path: str, length: int, chunked: bool, tcp: bool
+) -> None:
+    reached = []
+    sock = bind_tcp("127.0.0.1", 0) if tcp else bind_unix(path, 0o600)
+
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        reached.append(scope)
+
+    def client() -> tuple[int, str | None, dict[str, Any]]:
+        with socket.socket(sock.family) as connection:
+            connection.connect(sock.getsockname())
+            with contextlib.suppress(OSError):
+                connection.sendall(request(length, chunked=chunked))
+            response = http.client.HTTPResponse(connection)
+            response.begin()
+            return response.status, response.getheader("connection"), json.loads(response.read())
+
+    async def talk() -> None:
+        status, connection, error = await asyncio.to_thread(client)
+        assert (status, connection) == (413, "close")
+        assert error["object"] == "error"
+        assert error["code"] == "BODY_TOO_LARGE"
+        assert str(LIMIT) in error["message"]
+        assert reached == []
+
+    took = serve(sock, talk, body_limit(app, LIMIT))
+    assert took < 0.4, "a refused connection was still open"
+
+
+def test_a_refusal_does_not_wait_for_what_the_client_goes_on_to_send() -> None:
+    # The server ends an exchange by putting a message into a queue which the client's body keeps full.
+    answered = []
+
+    async def main() -> None:
+        queue: asyncio.Queue[Any] = asyncio.Queue(1)
+
+        async def client() -> None:
+            while True:
+                await queue.put({"type": "http.request", "body": b"x" * 10, "more_body": True})
+
+        async def send(message: Any) -> None:
+            answered.append(message)
+            await asyncio.sleep(0)
+            if message["type"] == "http.response.body":
+                sending.cancel()
+                await queue.put({"type": "http.disconnect"})
+
+        sending = asyncio.create_task(client())
+        await body_limit(APP, 5)({"type": "http", "headers": []}, queue.get, send)
+
+    asyncio.run(asyncio.wait_for(main(), 20))
+    assert answered[0]["status"] == 413
+
+
+def test_a_body_that_does_not_come_in_time_is_refused(path: str) -> None:
+    async def talk() -> None:
+        reader, writer = await asyncio.open_unix_connection(path)
+        writer.write(request(10, chunked=False)[:-1])
+        status, headers, body = await answer(reader)
+        assert (status, headers["connection"]) == (408, "close")
+        assert json.loads(body)["code"] == "BODY_TIMEOUT"
+        assert await is_closed(reader)
+        writer.close()
+
+    serve(bind_unix(path, 0o600), talk, body_limit(APP, LIMIT, seconds=0.05))
+
+
+def test_a_body_that_the_application_does_not_read_leaves_the_connection_usable(path: str) -> None:
+    async def talk() -> None:
+        reader, writer = await asyncio.open_unix_connection(path)
+        for _ in range(3):
+            writer.write(request(LIMIT, chunked=True, path="/nowhere"))
+            assert (await answer(reader))[0] == 404
+        writer.close()
+
+    assert serve(bind_unix(path, 0o600), talk, body_limit(APP, LIMIT), grace=30) < 1
+
+
+def test_an_event_stream_ends_when_its_reader_goes(path: str) -> None:
+    async def talk() -> None:
+        reader, writer = await asyncio.open_unix_connection(path)
+        writer.write(b"GET /endless HTTP/1.1\r\nHost: x\r\n\r\n")
+        await reader.readuntil(b"data: first\n\n")
+        writer.close()
+        await writer.wait_closed()
+
+    assert serve(bind_unix(path, 0o600), talk, body_limit(APP, LIMIT), grace=30) < 1

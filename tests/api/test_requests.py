@@ -1,0 +1,52 @@
+from __future__ import annotations
+
+from decimal import Decimal
+
+import pytest
+from starlette.requests import Request
+
+from spl.api.requests import RecordBody, StartBody, page, query
+from spl.errors import InvalidBody
+from spl.kernel.kernel import Start
+
+
+def asked(text: str) -> Request:
+    return Request({"type": "http", "query_string": text.encode(), "headers": []})
+
+
+def test_a_query_gives_its_fields() -> None:
+    assert query(asked("thread=th_x&since=3"), "thread", "since") == {"thread": "th_x", "since": "3"}
+    assert query(asked("")) == {}
+
+
+def test_a_field_that_is_empty_is_still_a_field() -> None:
+    with pytest.raises(InvalidBody, match="knows none"):
+        query(asked("x="))
+
+
+def test_a_page_has_its_defaults_and_its_bounds() -> None:
+    assert page({}) == (0, 100)
+    assert page({"since": str(2**63 - 1), "limit": "1000"}) == (2**63 - 1, 1000)
+    for fields in ({"limit": "1001"}, {"since": str(2**63)}, {"limit": "+1"}, {"limit": "1_0"}):
+        with pytest.raises(InvalidBody, match="whole number from"):
+            page(fields)
+
+
+def test_a_start_leaves_to_the_tier_what_it_does_not_say() -> None:
+    assert StartBody(goal="x").start() == Start(goal="x")
+
+
+def test_a_budget_is_taken_as_it_was_written() -> None:
+    assert StartBody(goal="x", budget_usd=0.1).start().budget_usd == Decimal("0.1")
+    assert StartBody(goal="x", budget_usd=1).start().budget_usd == Decimal(1)
+
+
+def test_asking_for_no_tools_is_not_asking_for_all() -> None:
+    assert StartBody(goal="x", tools=[]).start().tools == ()
+    assert StartBody(goal="x").start().tools is None
+
+
+def test_a_records_clock_is_the_logs_to_give_unless_said() -> None:
+    said = {"thread": "th_x", "actor": "did:sync:user:op", "act": "KNOW", "body": {}}
+    assert RecordBody.model_validate(said).draft().clock is None
+    assert RecordBody.model_validate({**said, "clock": 0}).draft().clock == 0

@@ -1,0 +1,109 @@
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from spl.inference.model import Call, Reply, Usage
+from spl.kernel.outcome import Ending, Outcome, Tally, decide, evidence
+
+CLEAN = Ending(clean=True)
+END = Outcome("max_turns", "The run used its 3 turns.")
+
+
+def reply(text: str = "Done.", *, calls: int = 0, stop: Any = "end") -> Reply:
+    made = tuple(Call(f"c{number}", "record_note", {}) for number in range(calls))
+    return Reply(text, made, stop, Usage(), "script")
+
+
+@pytest.mark.claim("K6")
+@pytest.mark.parametrize(
+    ("ending", "end", "last", "tally", "outcome", "state"),
+    [
+        (CLEAN, None, reply(), Tally(), "completed", "done"),
+        (CLEAN, None, reply(), Tally(ok=1), "completed", "done"),
+        (CLEAN, None, reply(), Tally(ok=1, failed=3, denied=2), "completed", "done"),
+        # every call failed
+        (CLEAN, None, reply(), Tally(failed=1), "failed", "stopped_short"),
+        (CLEAN, None, reply(), Tally(failed=2, denied=1), "failed", "stopped_short"),
+        (CLEAN, None, reply(), Tally(failed=2, denied=2), "blocked", "stopped_short"),
+        # the loop ended too early, or not by itself
+        (CLEAN, None, None, Tally(), "failed", "stopped_short"),
+        (CLEAN, None, reply(calls=1), Tally(ok=1), "failed", "stopped_short"),
+        (CLEAN, None, reply(stop="length"), Tally(ok=1), "failed", "stopped_short"),
+        (CLEAN, None, reply(stop="no_model"), Tally(), "blocked", "stopped_short"),
+        (Ending(clean=False, exit={"code": 1}), None, reply(), Tally(ok=1), "failed", "stopped_short"),
+        (Ending(clean=False, exit={"signal": "SIGSYS"}), None, None, Tally(), "failed", "stopped_short"),
+        (Ending(clean=False, said="x"), None, reply(), Tally(ok=1), "failed", "stopped_short"),
+        # the kernel ended it
+        (CLEAN, END, reply(calls=1), Tally(ok=1), "max_turns", "stopped_short"),
+        (Ending(clean=False, exit={"code": 1}), END, reply(), Tally(), "max_turns", "stopped_short"),
+        (
+            CLEAN,
+            Outcome("budget_exhausted", "x", "usd"),
+            reply(),
+            Tally(ok=1),
+            "budget_exhausted",
+            "stopped_short",
+        ),
+        (
+            Ending(clean=False, cause="wall_clock"),
+            None,
+            reply(),
+            Tally(ok=1),
+            "budget_exhausted",
+            "stopped_short",
+        ),
+        (
+            Ending(clean=True, cause="wall_clock"),
+            None,
+            reply(),
+            Tally(ok=1),
+            "budget_exhausted",
+            "stopped_short",
+        ),
+        (Ending(clean=False, cause="daemon"), END, reply(), Tally(ok=1), "failed", "stopped_short"),
+    ],
+)
+def test_the_outcome_follows_from_what_the_kernel_saw(
+    ending: Ending, end: Outcome | None, last: Reply | None, tally: Tally, outcome: str, state: str
+) -> None:
+    decided = decide(ending, end=end, last=last, tally=tally)
+    assert (decided.outcome, decided.state) == (outcome, state)
+    assert decided.success is (outcome == "completed")
+    assert decided.summary
+
+
+@pytest.mark.parametrize("kind", ["usd", "tokens", "wall_clock"])
+def test_an_exhausted_budget_names_its_kind(kind: str) -> None:
+    if kind == "wall_clock":
+        ending, end = Ending(clean=False, cause=kind), None
+    else:
+        ending, end = CLEAN, Outcome("budget_exhausted", "x", kind)
+    assert decide(ending, end=end, last=None, tally=Tally()).budget_kind == kind
+
+
+def test_a_cancelled_run_is_stopped() -> None:
+    assert Outcome("cancelled", "x").state == "stopped"
+
+
+@pytest.mark.claim("K6")
+@pytest.mark.parametrize(
+    ("tally", "in_process", "whose"),
+    [
+        (Tally(ok=2), False, "worker"),
+        (Tally(), False, "worker"),
+        (Tally(ok=2, ok_in_kernel=1), False, "kernel"),
+        (Tally(ok=2), True, "kernel"),
+    ],
+)
+def test_a_success_on_the_workers_word_alone_says_so(tally: Tally, in_process: bool, whose: str) -> None:
+    assert evidence(tally, in_process=in_process) == whose
+
+
+def test_the_summary_of_an_unclean_end_says_how_and_is_bounded() -> None:
+    ending = Ending(clean=False, exit={"signal": "SIGSYS"}, said="é" * 5000)
+    summary = decide(ending, end=None, last=None, tally=Tally()).summary
+    assert summary.startswith("The loop ended with signal SIGSYS. éé")
+    assert len(summary) == 2000
+    assert len(decide(CLEAN, end=None, last=reply("x" * 5000), tally=Tally()).summary) == 2000

@@ -1,0 +1,280 @@
+from __future__ import annotations
+
+import asyncio
+from decimal import Decimal
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from spl.errors import (
+    InvalidBody,
+    ProviderFailed,
+    RunFinished,
+    SplError,
+)
+from spl.inference.script import ScriptProvider
+from spl.kernel import names
+from spl.kernel.outcome import Ending
+from tests.kernel.doors import CLEAN, SUM, at_the_doors, own_result, refused
+from tests.kernel.instance import (
+    NOTE,
+    Hanging,
+    Instance,
+    call,
+    calls,
+    chained,
+    propose,
+    says,
+    scripted,
+    turn,
+)
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from spl.kernel.runs import Run
+
+# --- the run door ---
+
+
+def test_the_contract_says_the_goal_the_tools_with_their_domain_and_the_ceilings(tmp_path: Path) -> None:
+    async def talk(here: Instance, run: Run) -> None:
+        contract = await run.door("run", {})
+        assert contract["thread"] == run.terms.thread
+        assert contract["opening"][-1] == {"role": "user", "content": "a goal"}
+        assert {tool["name"]: tool["domain"] for tool in contract["tools"]} == {
+            "record_note": "mediated",
+            "read_thread": "mediated",
+            "calculate": "sandboxed",
+        }
+        assert (contract["max_turns"], contract["budget_usd"]) == (5, 0.25)
+
+    at_the_doors(tmp_path, talk=talk)
+
+
+USER = {"role": "user", "content": "x"}
+
+
+@pytest.mark.parametrize(
+    ("door", "payload", "error"),
+    [
+        ("run", {"x": 1}, InvalidBody),
+        ("infer", {}, InvalidBody),
+        ("infer", {"messages": []}, InvalidBody),
+        ("infer", {"messages": "x"}, InvalidBody),
+        ("infer", {"messages": [USER] * 2001}, InvalidBody),
+        ("infer", {"messages": [USER, "x"]}, InvalidBody),
+        ("infer", {"messages": [{"role": "root", "content": "x"}]}, InvalidBody),
+        ("infer", {"messages": [{"role": ["user"], "content": "x"}]}, InvalidBody),
+        ("infer", {"messages": [{"role": "user"}]}, InvalidBody),
+        ("infer", {"messages": [{"role": "user", "content": None}]}, InvalidBody),
+        ("infer", {"messages": [USER], "model": "other"}, InvalidBody),
+        ("propose", {}, InvalidBody),
+        ("propose", {"call_id": 1}, InvalidBody),
+        ("propose", {"call_id": ["c1"]}, InvalidBody),
+        ("propose", {"call_id": "c1", "decision": "allow"}, InvalidBody),
+        ("call", {}, InvalidBody),
+        ("call", {"call_id": None}, InvalidBody),
+        ("call", {"call_id": "c1", "arguments": {}}, InvalidBody),
+        ("record", {}, InvalidBody),
+        ("record", {"kind": names.PLAN}, InvalidBody),
+        ("record", {"kind": 3, "body": {}}, InvalidBody),
+        ("record", {"kind": names.PLAN, "body": []}, InvalidBody),
+        ("record", {"kind": names.TOOL_RESULT, "body": {}}, InvalidBody),
+        ("record", own_result(status="fine"), InvalidBody),
+        ("record", own_result(status=["ok"]), InvalidBody),
+        ("record", own_result(output=2), InvalidBody),
+        ("record", own_result(fulfills="0" * 64), InvalidBody),
+        ("record", own_result(call_id=7), InvalidBody),
+    ],
+)
+def test_a_payload_a_door_does_not_know_is_refused_and_costs_nothing(
+    tmp_path: Path, door: str, payload: dict[str, Any], error: type[SplError]
+) -> None:
+    async def talk(here: Instance, run: Run) -> None:
+        await turn(run)
+        await propose(run)
+        await refused(here, run, door, payload, error)
+        assert run.turns == 1
+        await run.door("record", own_result())
+
+    at_the_doors(tmp_path, SUM, talk=talk)
+
+
+# --- infer: turns, tokens, money ---
+
+
+@pytest.mark.claim("K6")
+def test_the_kernel_counts_the_turns_and_ends_the_run_at_its_ceiling(tmp_path: Path) -> None:
+    async def talk(here: Instance, run: Run) -> None:
+        assert [(await turn(run)).get("turn") for _ in range(2)] == [1, 2]
+        assert await turn(run) == {"end": "max_turns"}
+        assert await turn(run) == {"end": "max_turns"}
+        assert [body["turn"] for body in await here.bodies(run.terms.thread, names.TURN)] == [1, 2]
+        await here.kernel.finish(run, CLEAN)
+        (outcome,) = await here.bodies(run.terms.thread, names.OUTCOME)
+        assert (outcome["outcome"], outcome["turns"], outcome["success"]) == ("max_turns", 2, False)
+
+    at_the_doors(tmp_path, *[NOTE] * 4, talk=talk, asked={"max_turns": 2})
+
+
+def test_the_run_ends_when_its_tokens_are_used(tmp_path: Path) -> None:
+    async def talk(here: Instance, run: Run) -> None:
+        await turn(run)
+        assert await turn(run) == {"end": "budget_exhausted"}
+        await here.kernel.finish(run, CLEAN)
+        assert (await here.bodies(run.terms.thread, names.OUTCOME))[0]["budget_kind"] == "tokens"
+
+    usage = {"input_tokens": 19_000, "output_tokens": 1_000}
+    at_the_doors(tmp_path, {**NOTE, "usage": usage}, says("x"), talk=talk)
+
+
+class Priced(ScriptProvider):
+    """A script whose every token costs ten cents."""
+
+    def price(self, model: str) -> tuple[Decimal, Decimal]:
+        return Decimal(100_000), Decimal(100_000)
+
+
+class Unpriced(ScriptProvider):
+    def price(self, model: str) -> None:  # type: ignore[override]
+        return None
+
+
+@pytest.mark.claim("B2")
+def test_a_call_past_the_budget_is_not_made(tmp_path: Path) -> None:
+    async def talk(here: Instance, run: Run) -> None:
+        for _ in range(3):
+            assert "reply" in await turn(run)
+        assert await turn(run) == {"end": "budget_exhausted"}
+        await here.kernel.finish(run, CLEAN)
+        (outcome,) = await here.bodies(run.terms.thread, names.OUTCOME)
+        assert (outcome["outcome"], outcome["budget_kind"]) == ("budget_exhausted", "usd")
+        assert (outcome["turns"], outcome["spent_usd"]) == (3, 0.3)
+        assert [body["cost_usd"] for body in await here.bodies(run.terms.thread, names.TURN)] == [0.1] * 3
+
+    provider = Priced(scripted(tmp_path, *[{**NOTE, "usage": {"output_tokens": 1}}] * 5)._replies)
+    at_the_doors(tmp_path, provider=provider, talk=talk)
+
+
+def test_a_run_with_a_ceiling_cannot_use_a_model_without_a_price(tmp_path: Path) -> None:
+    async def talk(here: Instance, run: Run) -> None:
+        assert run.terms.ceilings.budget_usd is not None
+        with pytest.raises(ProviderFailed, match="no price"):
+            await turn(run)
+        assert await here.bodies(run.terms.thread, names.TURN) == []
+
+    at_the_doors(tmp_path, provider=Unpriced(scripted(tmp_path, NOTE)._replies), talk=talk)
+
+
+def test_a_provider_that_fails_ends_the_run_as_failed(tmp_path: Path) -> None:
+    async def talk(here: Instance, run: Run) -> None:
+        with pytest.raises(ProviderFailed):
+            await turn(run)
+        assert await turn(run) == {"end": "failed"}
+        await here.kernel.finish(run, CLEAN)
+        (outcome,) = await here.bodies(run.terms.thread, names.OUTCOME)
+        assert (outcome["outcome"], outcome["turns"]) == ("failed", 0)
+        assert "out of order" in outcome["summary"]
+
+    at_the_doors(tmp_path, {"fail": "out of order"}, talk=talk)
+
+
+def test_a_reply_the_log_cannot_take_is_no_turn(tmp_path: Path) -> None:
+    async def talk(here: Instance, run: Run) -> None:
+        with pytest.raises(SplError):
+            await turn(run)
+        assert (run.turns, run.last) == (0, None)
+        assert await here.kinds(run.terms.thread) == ["loop", "isolation"]
+
+    deep: object = 1
+    for _ in range(60):
+        deep = [deep]
+    at_the_doors(tmp_path, calls(call("record_note", text=deep)), talk=talk)
+
+
+# --- shut ---
+
+
+@pytest.mark.parametrize("ending", [CLEAN, Ending(clean=False, cause="daemon")])
+def test_a_finished_run_has_no_doors_left(tmp_path: Path, ending: Ending) -> None:
+    async def talk(here: Instance, run: Run) -> None:
+        await turn(run)
+        await here.kernel.finish(run, ending)
+        for door in ("run", "infer", "propose", "call", "record"):
+            await refused(here, run, door, {"call_id": "c1"}, RunFinished)
+
+    at_the_doors(tmp_path, NOTE, talk=talk)
+
+
+def test_the_end_of_a_run_breaks_off_a_model_call_that_never_answers(tmp_path: Path) -> None:
+    provider = Hanging()
+
+    async def talk(here: Instance, run: Run) -> None:
+        answer = asyncio.create_task(turn(run))
+        waiting = asyncio.create_task(run.door("run", {}))
+        await provider.asked.wait()
+        await here.kernel.finish(run, Ending(clean=False, cause="wall_clock"))
+        for task in (answer, waiting):
+            with pytest.raises(asyncio.CancelledError):
+                await task
+        assert await here.kinds(run.terms.thread) == ["loop", "isolation", "loop_outcome"]
+
+    at_the_doors(tmp_path, provider=provider, talk=talk)
+
+
+@pytest.mark.claim("K6")
+@pytest.mark.parametrize(
+    ("kind", "door", "payload"),
+    [
+        (names.TURN, "infer", {"messages": [USER]}),
+        (names.TOOL_VERDICT, "propose", {"call_id": "c2"}),
+        (names.TOOL_RESULT, "call", {"call_id": "c1"}),
+    ],
+)
+def test_what_is_being_written_when_a_run_ends_is_counted_in_its_outcome(
+    tmp_path: Path, kind: str, door: str, payload: dict[str, Any]
+) -> None:
+    async def talk(here: Instance, run: Run) -> None:
+        await turn(run)
+        await propose(run)
+        reached, released = here.store.hold(kind)
+        knocking = asyncio.create_task(run.door(door, payload))
+        await reached.wait()
+        finishing = asyncio.create_task(here.kernel.finish(run, Ending(clean=False, cause="wall_clock")))
+        # The run is shut by the time the other task, made after it, has had its turn.
+        await asyncio.create_task(asyncio.sleep(0))
+        assert run._ended
+        released.set()
+        await finishing
+        with pytest.raises(asyncio.CancelledError):
+            await knocking
+        records = await here.on(run.terms.thread)
+        results = [record.body["status"] for record in records if record.kind == names.TOOL_RESULT]
+        denied = [record for record in records if record.body.get("decision") == "deny"]
+        outcome = records[-1].body
+        assert outcome["kind"] == names.OUTCOME
+        assert outcome["turns"] == sum(record.kind == names.TURN for record in records)
+        assert (outcome["tool_calls_ok"], outcome["tool_calls_failed"]) == (len(results), len(denied))
+        assert outcome["turns"] + len(results) + len(denied) == 2
+        assert chained(records)
+
+    reply = calls(call("record_note", "c1", text="a note"), call("bash", "c2"))
+    at_the_doors(tmp_path, reply, says("x"), talk=talk)
+
+
+def test_doors_knocked_at_all_at_once_leave_the_chain_whole(tmp_path: Path) -> None:
+    async def talk(here: Instance, run: Run) -> None:
+        await turn(run)
+        plan = {"kind": names.PLAN, "body": {}}
+        knocks = [run.door("record", {**plan, "body": {"n": number}}) for number in range(8)]
+        knocks += [propose(run, f"c{number % 4}") for number in range(8)]
+        knocks += [run.door("call", {"call_id": f"c{number}"}) for number in range(4)]
+        await asyncio.gather(*knocks)
+        await here.kernel.finish(run, CLEAN)
+        records = await here.on(run.terms.thread)
+        assert len(records) == 3 + 8 + 4 * 2 + 4 * 2 + 1
+        assert chained(records)
+
+    notes = [call("record_note", f"c{number}", text=str(number)) for number in range(4)]
+    at_the_doors(tmp_path, calls(*notes), talk=talk)
