@@ -120,8 +120,7 @@ def find_python(here: Shape) -> Python:
     refused = ""
     for path in _interpreters():
         try:
-            _require_reachable("the interpreter", path, here)
-            return examine_python(path)
+            return _usable_python(path, here)
         except LayerError as error:
             refused = refused or error.observed
     raise LayerError(
@@ -130,6 +129,17 @@ def find_python(here: Shape) -> Python:
         observed=refused or "none on this host",
         remedy="install the package 'python3' of the distribution",
     )
+
+
+def _usable_python(path: str, here: Shape) -> Python:
+    """Examine an interpreter that is within the worker's reach, with all it needs; raises `LayerError`."""
+    _require_reachable("the interpreter", path, here)
+    python = examine_python(path)
+    for each in (python.library, python.env):
+        _require_reachable("the interpreter's files", each, here)
+    for each in python.objects:
+        _require_reachable("the interpreter's files", os.path.realpath(each), here, needed=stat.S_IROTH)
+    return python
 
 
 def examine_python(path: str) -> Python:
@@ -192,8 +202,10 @@ def _linker(path: str) -> str:
     return linker
 
 
-def _require_reachable(what: str, path: str, here: Shape) -> None:
-    """Refuse a file that a uid with no group and no name cannot execute, in the hosted shape."""
+def _require_reachable(
+    what: str, path: str, here: Shape, *, needed: int = stat.S_IROTH | stat.S_IXOTH
+) -> None:
+    """Refuse, in the hosted shape, a file that a uid with no group and no name cannot use."""
     if here is Shape.SAME_USER:
         return
     for folder in _parents(path):
@@ -204,11 +216,11 @@ def _require_reachable(what: str, path: str, here: Shape) -> None:
                 observed=f"{path} lies under {folder}, which is closed to others",
                 remedy=f"install {what} system-wide",
             )
-    if os.stat(path).st_mode & 0o005 != 0o005:
+    if os.stat(path).st_mode & needed != needed:
         raise LayerError(
             "separate_user",
-            expected=f"{what} executable by the worker's own uid",
-            observed=f"{path} is not executable by others",
+            expected=f"{what} open to the worker's own uid",
+            observed=f"{path} is closed to others",
             remedy=f"install {what} system-wide",
         )
 

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 PATH = "/usr/bin"
 IMAGE = "/spl-worker.pyc"
 _EMPTY_SIZE = 65536
+_LINKER_FOLDERS = ("/usr/lib", "/lib")
 
 
 class Kind(StrEnum):
@@ -112,6 +113,7 @@ def _mounts(profile: Profile, python: Python, places: Places) -> tuple[Mount, ..
         paths = _python_paths(python) if source == "@python" else [_path(source, places)]
         found += [Mount(Kind.READ_ONLY, _settled(path), path) for path in paths]
         found += _links(paths)
+        found += _default_places(python.objects) if source == "@python" else []
     found += [Mount(Kind.EMPTY, _path(source, places), size=_EMPTY_SIZE) for source in said.empty]
     found += [Mount(Kind.TMPFS, _path(each.path, places), size=each.size) for each in said.tmpfs]
     for source in said.sockets:
@@ -150,6 +152,17 @@ def _path(source: str, places: Places) -> str:
 
 def _python_paths(python: Python) -> list[str]:
     return [python.path, python.library, python.env, *python.objects]
+
+
+def _default_places(objects: Iterable[str]) -> Iterator[Mount]:
+    """Give the shared objects outside the linker's default folders a second place within them.
+
+    An interpreter may name them relative to itself (`$ORIGIN`, ld.so(8)), which the linker resolves through
+    /proc/self/exe: in a sandbox without /proc it would not find them.
+    """
+    for path in objects:
+        if not os.path.dirname(_settled(path)).startswith(_LINKER_FOLDERS):
+            yield Mount(Kind.READ_ONLY, f"/usr/lib/{os.path.basename(path)}", path)
 
 
 def _settled(path: str) -> str:
