@@ -47,7 +47,8 @@ def worker_app(credentials: Credentials, *, max_body_bytes: int) -> ASGIApp:
         if run is None:
             await refuse_unread(Unauthenticated("this door needs a live run credential"), receive, send)
             return
-        await inner({**scope, "run": run, "door": door}, receive, send)
+        async with run.entrance:
+            await inner({**scope, "run": run, "door": door}, receive, send)
 
     return app
 

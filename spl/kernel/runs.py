@@ -6,6 +6,7 @@ Both transports come through these doors with the same payloads; what a door is 
 from __future__ import annotations
 
 import asyncio
+import json
 from dataclasses import dataclass, field
 from decimal import Decimal
 from typing import TYPE_CHECKING, Any
@@ -37,6 +38,12 @@ if TYPE_CHECKING:
 
 OUTPUT_LIMIT = 65536
 """Characters of a tool's output that are kept and shown."""
+
+OWN_WORDS_LIMIT = 65536
+"""Characters in one record of a run's own words, as JSON."""
+
+OWN_WORDS_MOST = 256
+"""Records of its own words that one run may write: the log is for ever, and a run is not trusted with it."""
 
 _MESSAGES_LIMIT = 2000
 _ROLES = frozenset(("system", "user", "assistant", "tool"))
@@ -89,6 +96,10 @@ class Run:
     tally: Tally = field(default_factory=Tally)
     last: Reply | None = None
     end: Outcome | None = None
+    entrance: asyncio.Lock = field(default_factory=asyncio.Lock)
+    """Held by whoever is heard at the run's doors: one request at a time has its body read and understood, so that
+    a worker with many connections cannot make the daemon hold or parse more than one."""
+    _own_words: int = 0
     _called: dict[str, _Called] = field(default_factory=dict)
     _lock: asyncio.Lock = field(default_factory=asyncio.Lock)
     _busy: set[asyncio.Task[Any]] = field(default_factory=set)
@@ -251,6 +262,11 @@ class Run:
             raise KindReserved(f"a run may not write the kind {kind!r}")
         if body.get("kind", kind) != kind:
             raise InvalidBody("the body names another kind than the record")
+        if len(json.dumps(body)) > OWN_WORDS_LIMIT:
+            raise InvalidBody(f"a run's own words are at most {OWN_WORDS_LIMIT} characters a record")
+        if self._own_words >= OWN_WORDS_MOST:
+            raise InvalidBody(f"a run writes at most {OWN_WORDS_MOST} records of its own words")
+        self._own_words += 1
         records = await self.chain.append(
             Entry(_OWN_WORDS_ACT, {**body, "kind": kind}), actor=self.terms.actor
         )

@@ -323,3 +323,27 @@ def test_the_end_of_a_run_closes_the_door_a_model_call_hangs_in(tmp_path: Path) 
         assert (await served.here.kinds(run.terms.thread))[-1] == "loop_outcome"
 
     serve(tmp_path, talk, says("x"), provider=provider)
+
+
+def test_one_request_of_a_run_is_read_at_a_time_however_many_connections_it_has(tmp_path: Path) -> None:
+    async def talk(served: Served) -> None:
+        run = await served.here.open()
+        head = f"POST /v1/worker/infer HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {served.entrust(run)}\r\n"
+        reader, writer = await asyncio.open_unix_connection(f"{served.folder}/worker.sock")
+        try:
+            writer.write(f"{head}Content-Length: 2\r\n\r\n{{".encode())
+            while not run.entrance.locked():
+                await asyncio.sleep(0)
+            second = asyncio.create_task(
+                served.raw(f"{head}Connection: close\r\nContent-Length: 2\r\n\r\n{{}}".encode())
+            )
+            writer.write(b"}")
+            # Answered in turn, the first first, though the second was whole before it.
+            assert (await reader.readline()).startswith(b"HTTP/1.1 422 ")
+            assert (await second).startswith(b"HTTP/1.1 422 ")
+        finally:
+            writer.close()
+            await writer.wait_closed()
+        assert not run.entrance.locked()
+
+    serve(tmp_path, talk)

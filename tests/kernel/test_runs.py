@@ -15,6 +15,7 @@ from spl.errors import (
 from spl.inference.script import ScriptProvider
 from spl.kernel import names
 from spl.kernel.outcome import Ending
+from spl.kernel.runs import OWN_WORDS_LIMIT, OWN_WORDS_MOST
 from tests.kernel.doors import CLEAN, SUM, at_the_doors, own_result, refused
 from tests.kernel.instance import (
     NOTE,
@@ -278,3 +279,18 @@ def test_doors_knocked_at_all_at_once_leave_the_chain_whole(tmp_path: Path) -> N
 
     notes = [call("record_note", f"c{number}", text=str(number)) for number in range(4)]
     at_the_doors(tmp_path, calls(*notes), talk=talk)
+
+
+# --- a run's own words ---
+
+
+def test_a_run_cannot_fill_the_log_with_its_own_words(tmp_path: Path) -> None:
+    async def talk(here: Instance, run: Run) -> None:
+        await refused(
+            here, run, "record", {"kind": names.PLAN, "body": {"x": "y" * OWN_WORDS_LIMIT}}, InvalidBody
+        )
+        for number in range(OWN_WORDS_MOST):
+            await run.door("record", {"kind": names.REPORT, "body": {"n": number}})
+        await refused(here, run, "record", {"kind": names.REPORT, "body": {}}, InvalidBody)
+
+    at_the_doors(tmp_path, talk=talk)

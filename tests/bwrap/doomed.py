@@ -1,0 +1,53 @@
+"""A daemon that is there to be killed: it launches a worker that ignores everything, says its pids and waits.
+
+It says its folder too, which it will not be there to remove.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from typing import TYPE_CHECKING
+from unittest.mock import patch
+
+from bwrap import launch as launching
+from spl.hardening import protect
+from tests.bwrap.stage import Stage
+
+if TYPE_CHECKING:
+    from bwrap.process import Process
+
+# Blocks every signal that can be blocked, and outlasts the end of its standard input.
+STUBBORN = """
+import select, signal
+for _each in set(signal.Signals) - {signal.SIGKILL, signal.SIGSTOP}:
+    signal.signal(_each, signal.SIG_IGN)
+def _credential():
+    while True:
+        select.poll().poll()
+"""
+
+
+async def main(moment: str) -> None:
+    """Come to a moment of a launch, and stop there: `held` before its exec, `ready`, or `entrusted`."""
+    with Stage() as stage:
+        sys.stdout.write(f"{stage.folder}\n")
+        image = stage.image(STUBBORN)
+        if moment == "held":
+            with patch.object(launching._Launch, "_limit", _stop_at):
+                await stage.launch(image=image)
+        worker = await stage.launch(image=image)
+        if moment == "entrusted":
+            worker.entrust(b'{"credential": "c0ffee"}\n')
+        _stop_at(None, worker.process)
+
+
+def _stop_at(_: object, process: Process) -> None:
+    sys.stdout.write(f"{process.pid} {process.monitor}\n")
+    sys.stdout.flush()
+    sys.stdin.read()
+
+
+if __name__ == "__main__":
+    protect()
+    asyncio.run(main(sys.argv[1]))

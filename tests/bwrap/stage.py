@@ -1,0 +1,166 @@
+"""What a daemon has around a launch, without the daemon: a home with a secret, a worker socket, plan and image."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import marshal
+import os
+import shutil
+import socket
+import tempfile
+from contextlib import ExitStack, contextmanager
+from dataclasses import replace
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Self
+from unittest.mock import patch
+
+from bwrap import arguments as made
+from bwrap import host as hosts
+from bwrap import layers, profile
+from bwrap.launch import Confined, _Launch, launch
+from bwrap.plan import Places, Plan, resolve
+from bwrap.receipt import confirm
+from bwrap.sealed import Sealed
+from bwrap.supervise import Ledger
+from spl.transports import image as images
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from types import TracebackType
+
+    from bwrap.layers import Finding
+    from bwrap.process import Process
+    from bwrap.receipt import Confirmed
+
+ROOT = Path(images.__file__).resolve().parent.parent
+SECRET = "a line of the real home"
+
+examine = cache(hosts.examine)
+
+
+class Stage:
+    """One instance's places, removed at the end; `home` names its folder, to try odd names."""
+
+    def __init__(self, home: str = "home") -> None:
+        self._stack = ExitStack()
+        self.folder = self._stack.enter_context(tempfile.TemporaryDirectory(prefix="spl-", dir="/tmp"))
+        os.chmod(self.folder, 0o711)
+        self.home = f"{self.folder}/{home}"
+        os.mkdir(self.home, 0o700)
+        os.mkdir(f"{self.home}/run")
+        Path(f"{self.home}/token").write_text(SECRET)
+        self.listener = self._stack.enter_context(socket.socket(socket.AF_UNIX))
+        self.listener.bind(f"{self.folder}/w")
+        os.chmod(f"{self.folder}/w", 0o666)
+        self.listener.listen(16)
+        self.listener.setblocking(False)
+        self.ledger = Ledger(f"{self.home}/run/workers")
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._stack.close()
+
+    def plan(self, name: str = "worker", extra: str = "") -> Plan:
+        """Resolve a shipped profile, or one that extends it by some lines of TOML."""
+        folders = [profile.SHIPPED]
+        if extra:
+            folders.append(Path(self.folder))
+            Path(self.folder, "other.toml").write_text(f'extends = "{name}"\n{extra}')
+            name = "other"
+        return resolve(profile.load(name, folders), examine(), Places(self.home, f"{self.folder}/w"))
+
+    def image(self, changes: str = "") -> Sealed:
+        """Seal the real worker's program, with some lines added that change what it does."""
+        if not changes:
+            return self._own(images.seal(examine().python))
+        root = f"{self.folder}/sources"
+        shutil.rmtree(root, ignore_errors=True)
+        shutil.copytree(ROOT, root, ignore=shutil.ignore_patterns("__pycache__"))
+        with open(f"{root}/worker/program.py", "a") as file:
+            file.write(f"\n{changes}\n")
+        return self._own(images.seal(examine().python, root=Path(root)))
+
+    def program(self, source: str) -> Sealed:
+        """Seal any program at all."""
+        code = marshal.dumps(compile(source, "<program>", "exec"))
+        return self._own(Sealed("program", importlib.util.MAGIC_NUMBER + bytes(12) + code))
+
+    async def launch(
+        self, plan: Plan | None = None, image: Sealed | None = None, seconds: float = 30
+    ) -> Confined:
+        """Launch as a daemon does."""
+        return await launch(plan or self.plan(), image or self.image(), self.ledger, seconds=seconds)
+
+    def workers(self) -> list[str]:
+        """Give the pids that the ledger holds on disk."""
+        return os.listdir(f"{self.home}/run/workers")
+
+    def _own(self, image: Sealed) -> Sealed:
+        self._stack.callback(image.close)
+        return image
+
+
+@contextmanager
+def judged() -> Iterator[dict[str, list[Finding]]]:
+    """Have each launch in this context judge *every* layer by the production table, then refuse as it always does.
+
+    Gives the findings by layer: a launch stops at the first that is red, and a test may be after another.
+    """
+    found: dict[str, list[Finding]] = {}
+
+    def look(process: Process, answer: bytes, nonce: str, digest: str) -> tuple[Confirmed, ...]:
+        results = json.loads(answer)["results"]
+        for layer in layers.table(process.plan, process.shape):
+            found[layer.name] = layers.judge(process, layer, results)
+        return confirm(process, answer, nonce, digest)
+
+    with patch("bwrap.launch.confirm", look):
+        yield found
+
+
+@contextmanager
+def options(change: Callable[[list[str]], list[str]]) -> Iterator[None]:
+    """Change what the launches in this context tell bubblewrap; what they claim and look for stays."""
+    given = made.arguments
+
+    def arguments(plan: Plan) -> tuple[str, ...]:
+        return tuple(change(list(given(plan))))
+
+    with patch.object(made, "arguments", arguments):
+        yield
+
+
+def without(*words: str) -> Callable[[list[str]], list[str]]:
+    """Take one option and its values out of a list; it must be there."""
+
+    def change(said: list[str]) -> list[str]:
+        for at in range(len(said)):
+            if tuple(said[at : at + len(words)]) == words:
+                return said[:at] + said[at + len(words) :]
+        raise LookupError(words)
+
+    return change
+
+
+def allowing_all(plan: Plan) -> Plan:
+    """Give the plan with a filter that allows every call."""
+    allow = (0x06).to_bytes(2, "little") + bytes(2) + (0x7FFF0000).to_bytes(4, "little")
+    return replace(plan, filter=replace(plan.filter, program=allow))
+
+
+def attempting(*rows: list[Any]) -> Any:
+    """Have the launches in this context try more than the layers ask for; the answers count for nothing."""
+    given = _Launch._specification
+
+    def specification(self: _Launch, uid: int, gid: int) -> str:
+        said = json.loads(given(self, uid, gid))
+        said["attempts"] += rows
+        return json.dumps(said)
+
+    return patch.object(_Launch, "_specification", specification)

@@ -1,0 +1,153 @@
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from typing import TYPE_CHECKING
+
+import pytest
+
+from bwrap import host
+from bwrap.errors import LayerError
+from bwrap.host import Shape
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+def only_in(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let every search for a program end in this folder: no host is without /usr/bin."""
+    found = shutil.which
+    monkeypatch.setattr(shutil, "which", lambda name, path: found(name, path=str(folder)))
+
+
+def script(folder: Path, text: str, name: str = "bwrap") -> Path:
+    path = folder / name
+    path.write_text(f"#!/bin/sh\n{text}\n")
+    path.chmod(0o755)
+    return path
+
+
+def test_this_host_has_all_that_is_needed() -> None:
+    found = host.examine()
+
+    assert found.shape is (Shape.HOSTED if os.geteuid() == 0 else Shape.SAME_USER)
+    assert found.bubblewrap.digest == host.file_digest(found.bubblewrap.path)
+    assert found.bubblewrap.version[0].isdigit()
+    assert os.path.realpath(found.bubblewrap.path) == found.bubblewrap.path
+    assert os.path.isfile(f"{found.python.library}/os.py")
+
+
+def test_a_host_without_bubblewrap_is_told_what_to_install(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    only_in(tmp_path, monkeypatch)
+
+    with pytest.raises(LayerError, match="install the package 'bubblewrap'") as caught:
+        host.find_bubblewrap(Shape.SAME_USER)
+
+    assert caught.value.layer == "sandbox"
+
+
+@pytest.mark.parametrize("bit", [0o4000, 0o2000])
+def test_a_setuid_bubblewrap_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, bit: int) -> None:
+    script(tmp_path, "exit 0").chmod(0o755 | bit)
+    only_in(tmp_path, monkeypatch)
+
+    with pytest.raises(LayerError, match="is setuid or setgid"):
+        host.find_bubblewrap(Shape.SAME_USER)
+
+
+@pytest.mark.parametrize(
+    "text", ["exit 0", "echo bubblewrap 0.4.0; echo --args --seccomp --disable-usernsX", "kill $$"]
+)
+def test_a_bubblewrap_without_an_option_that_is_needed_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str
+) -> None:
+    script(tmp_path, text)
+    only_in(tmp_path, monkeypatch)
+
+    with pytest.raises(LayerError, match=r"install bubblewrap 0\.8\.0 or later"):
+        host.find_bubblewrap(Shape.SAME_USER)
+
+
+def test_a_bubblewrap_that_cannot_be_run_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    script(tmp_path, "").write_bytes(b"\0\0\0")
+    only_in(tmp_path, monkeypatch)
+
+    with pytest.raises(LayerError, match="to answer, observed OSError"):
+        host.find_bubblewrap(Shape.SAME_USER)
+
+
+@pytest.mark.claim("I9")
+def test_what_a_hosted_worker_cannot_reach_is_refused_by_the_layer_of_its_own_user(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    closed = tmp_path / "closed"
+    closed.mkdir(mode=0o700)
+    script(closed, "exit 0")
+    only_in(closed, monkeypatch)
+
+    with pytest.raises(LayerError, match="which is closed to others") as caught:
+        host.find_bubblewrap(Shape.HOSTED)
+
+    assert caught.value.layer == "separate_user"
+
+
+def test_a_program_that_others_may_not_execute_is_out_of_reach() -> None:
+    # Reachable folders all the way, and a file that is not: what a careless umask leaves.
+    with subprocess.Popen(["/bin/mktemp", "-p", "/tmp"], stdout=subprocess.PIPE, text=True) as made:
+        path = made.communicate()[0].strip()
+    try:
+        with pytest.raises(LayerError, match=f"{path} is closed to others"):
+            host._require_reachable("the interpreter", path, Shape.HOSTED)
+        host._require_reachable("the interpreter", path, Shape.SAME_USER)
+    finally:
+        os.unlink(path)
+
+
+def test_an_interpreter_out_of_reach_gives_way_to_the_systems_when_hosted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    closed = tmp_path / "closed"
+    closed.mkdir(mode=0o700)
+    own = shutil.copy(os.path.realpath(sys.executable), closed / "python3")
+    monkeypatch.setattr(sys, "_base_executable", str(own), raising=False)
+
+    assert host.find_python(Shape.HOSTED).path == os.path.realpath("/usr/bin/python3")
+
+
+def test_an_interpreter_within_reach_is_the_daemons_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    own = os.path.realpath(getattr(sys, "_base_executable", sys.executable))
+
+    found = host.find_python(Shape.SAME_USER)
+
+    assert found.path == own
+    assert found.version == ".".join(str(part) for part in sys.version_info[:3])
+
+
+def test_a_host_without_an_interpreter_is_told_what_to_install(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "_base_executable", str(script(tmp_path, "exit 1", "python3")), raising=False)
+    only_in(tmp_path, monkeypatch)
+
+    with pytest.raises(LayerError, match="is no working interpreter; install the package 'python3'"):
+        host.find_python(Shape.SAME_USER)
+
+
+def test_an_older_python_is_refused(tmp_path: Path) -> None:
+    old = script(tmp_path, "echo 3.10.9; echo /usr/lib/python3.10; echo; echo 50989552", "python3")
+
+    with pytest.raises(LayerError, match=r"observed \S+ is 3\.10\.9; install a newer Python"):
+        host.examine_python(str(old))
+
+
+def test_shared_objects_are_the_linker_and_what_it_loads_each_of_them_there() -> None:
+    objects = list(host.shared_objects(host.find_python(Shape.SAME_USER).path))
+
+    assert all(os.path.isfile(path) for path in objects)
+    assert any("ld-linux" in path for path in objects)
+    assert any("libc.so" in path for path in objects)
+    assert not any("vdso" in path for path in objects)

@@ -1,0 +1,169 @@
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from bwrap import supervise, uids
+from bwrap.host import Shape
+from bwrap.supervise import Exit, Ledger, read_exit
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+BOOT = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+
+
+@pytest.fixture
+def foreign() -> Iterator[subprocess.Popen[bytes]]:
+    """Give a process that lives until it is killed, and was started by nobody here."""
+    process = subprocess.Popen(["/bin/cat"], stdin=subprocess.PIPE)
+    yield process
+    process.communicate()
+
+
+def gone() -> int:
+    """Give the pid of a process that has ended."""
+    with subprocess.Popen(["/bin/true"]) as process:
+        return process.pid
+
+
+def entry(folder: Path, pid: int, **said: object) -> None:
+    start_time = supervise.started(pid)
+    whole = {"boot": BOOT, "shape": "same-user", "uid": os.getuid(), "start_time": start_time, **said}
+    (folder / str(pid)).write_text(json.dumps(whole))
+
+
+@pytest.mark.parametrize(
+    ("status", "code", "name"),
+    [
+        (0, 0, None), (12, 12, None), (63, 63, None), (128, 128, None), (137, None, "SIGKILL"), (139, None, "SIGSEGV"),
+        (159, None, "SIGSYS"), (-9, None, "SIGKILL"), (-15, None, "SIGTERM"), (255, None, "SIG127"),
+    ],
+)  # fmt: skip
+def test_an_exit_is_unfolded_from_what_bubblewrap_says(
+    status: int, code: int | None, name: str | None
+) -> None:
+    assert read_exit(status) == Exit(code, name)
+
+
+def test_only_an_exit_of_its_own_with_0_is_clean() -> None:
+    assert read_exit(0).clean
+    assert not read_exit(0, "wall_clock").clean
+    assert not read_exit(10).clean
+    assert not read_exit(137).clean
+    assert read_exit(137, "stop") == Exit(None, "SIGKILL", "stop")
+
+
+def test_an_exit_stands_in_a_record_as_a_code_or_a_signal() -> None:
+    assert read_exit(10).wire() == {"code": 10}
+    assert read_exit(137, "stop").wire() == {"signal": "SIGKILL"}
+
+
+def test_a_sweep_kills_what_is_recorded_and_still_the_same_process(
+    tmp_path: Path, foreign: subprocess.Popen[bytes]
+) -> None:
+    ledger = Ledger(str(tmp_path))
+    entry(tmp_path, foreign.pid)
+
+    assert ledger.sweep() == [foreign.pid]
+    assert foreign.wait() == -9
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    "said",
+    [{"start_time": 1}, {"start_time": None}, {"boot": "another"}, {"boot": "another", "start_time": 1}],
+    ids=["another start", "no start", "another boot", "neither"],
+)
+def test_a_sweep_leaves_a_process_that_only_has_the_number(
+    tmp_path: Path, foreign: subprocess.Popen[bytes], said: dict[str, object]
+) -> None:
+    ledger = Ledger(str(tmp_path))
+    entry(tmp_path, foreign.pid, **said)
+
+    assert ledger.sweep() == []
+    assert foreign.poll() is None
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    "text", ["", "{", "[]", "7", '{"boot": "b"}', '{"boot": 1, "start_time": {}, "uid": "x"}', "\udcff"]
+)
+def test_a_sweep_strikes_an_entry_that_says_nothing(tmp_path: Path, text: str) -> None:
+    (tmp_path / "17").write_bytes(os.fsencode(text))
+    (tmp_path / "no number").write_text("{}")
+
+    assert Ledger(str(tmp_path)).sweep() == []
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="a process under another uid needs root")
+def test_a_sweep_kills_what_else_runs_under_a_recorded_uid_that_nobody_holds(tmp_path: Path) -> None:
+    lease = uids.lease()
+    with subprocess.Popen(
+        ["/bin/cat"], stdin=subprocess.PIPE, user=lease.uid, group=lease.uid, extra_groups=[]
+    ) as other:
+        entry(tmp_path, gone(), start_time=0, shape="hosted", uid=lease.uid)
+        ledger = Ledger(str(tmp_path))
+        assert ledger.sweep() == []
+        assert other.poll() is None
+
+        lease.release()
+        entry(tmp_path, gone(), start_time=0, shape="hosted", uid=lease.uid)
+        assert ledger.sweep() == [other.pid]
+        assert other.wait() == -9
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="a process under another uid needs root")
+@pytest.mark.parametrize("uid", [0, 12345, uids.FIRST - 1, uids.LAST + 1])
+def test_a_sweep_kills_nothing_for_a_uid_outside_the_pool(tmp_path: Path, uid: int) -> None:
+    with subprocess.Popen(["/bin/cat"], stdin=subprocess.PIPE, user=uid, group=uid, extra_groups=[]) as other:
+        entry(tmp_path, gone(), start_time=0, shape="hosted", uid=uid)
+
+        assert Ledger(str(tmp_path)).sweep() == []
+        assert other.poll() is None
+
+
+def test_nothing_belongs_to_a_worker_that_cannot_be_told_from_its_daemon() -> None:
+    own = os.readlink("/proc/self/ns/mnt")
+
+    assert list(supervise.belonging(Shape.SAME_USER, os.getuid(), own)) == []
+    assert list(supervise.belonging(Shape.SAME_USER, os.getuid(), None)) == []
+    assert list(supervise.belonging(Shape.HOSTED, os.getuid(), own)) == []
+    assert list(supervise.belonging(Shape.HOSTED, 0, None)) == []
+
+
+def test_killing_by_number_wants_the_same_start(foreign: subprocess.Popen[bytes]) -> None:
+    started = supervise.started(foreign.pid)
+    assert started is not None
+
+    assert not supervise.kill_pid(foreign.pid, started + 1)
+    assert supervise.kill_pid(foreign.pid, started)
+    assert foreign.wait() == -9
+    assert not supervise.kill_pid(foreign.pid, started)
+    assert supervise.started(foreign.pid) is None
+
+
+def test_a_start_time_is_read_past_any_name(tmp_path: Path) -> None:
+    program = tmp_path / ") 1 2 (x"
+    program.symlink_to("/bin/cat")
+    with subprocess.Popen([str(program)], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as named:
+        assert named.stdin is not None
+        assert named.stdout is not None
+        # It has answered, so it is past its exec and bears its name.
+        named.stdin.write(b"x\n")
+        named.stdin.flush()
+        assert named.stdout.readline() == b"x\n"
+        assert "(x" in Path(f"/proc/{named.pid}/comm").read_text()
+        assert abs((supervise.started(named.pid) or 0) - (supervise.started(os.getpid()) or 0)) < 1_000_000
+
+
+def test_the_ledgers_folder_is_its_owners_alone(tmp_path: Path) -> None:
+    Ledger(str(tmp_path / "workers"))
+
+    assert (tmp_path / "workers").stat().st_mode & 0o777 == 0o700
