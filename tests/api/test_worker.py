@@ -332,7 +332,7 @@ def test_one_request_of_a_run_is_read_at_a_time_however_many_connections_it_has(
         reader, writer = await asyncio.open_unix_connection(f"{served.folder}/worker.sock")
         try:
             writer.write(f"{head}Content-Length: 2\r\n\r\n{{".encode())
-            while not run.entrance.locked():
+            while not run.entrance.locked():  # noqa: ASYNC110 - the listener's turn, not a wait
                 await asyncio.sleep(0)
             second = asyncio.create_task(
                 served.raw(f"{head}Connection: close\r\nContent-Length: 2\r\n\r\n{{}}".encode())
