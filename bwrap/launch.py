@@ -99,10 +99,10 @@ async def launch(plan: Plan, image: Sealed, ledger: Ledger, *, seconds: float) -
     the kernel sends the death-of-parent signal when the spawning thread ends (PR_SET_PDEATHSIG, prctl(2)).
     Raises `LayerError` naming the layer.
     """
-    started = _Launch(plan, image)
+    started = _Launch(plan, image, ledger)
     try:
         async with asyncio.timeout(seconds):
-            return await started.run(ledger)
+            return await started.run()
     except TimeoutError:
         await started.abandon()
         raise LayerError(
@@ -110,6 +110,14 @@ async def launch(plan: Plan, image: Sealed, ledger: Ledger, *, seconds: float) -
             expected=f"a worker that is ready within {seconds:g} s",
             observed=started.said() or "no answer",
             remedy="look at the host's load, or allow more time in the settings",
+        ) from None
+    except OSError as error:
+        await started.abandon()
+        raise LayerError(
+            "sandbox",
+            expected="descriptors, memory and processes for one more worker",
+            observed=error.strerror or str(error),
+            remedy="end some runs, or raise the daemon's limits (RLIMIT_NOFILE, RLIMIT_NPROC)",
         ) from None
     except BaseException:
         await started.abandon()
@@ -119,8 +127,8 @@ async def launch(plan: Plan, image: Sealed, ledger: Ledger, *, seconds: float) -
 class _Launch:
     """The descriptors and processes of one start, so that each way out gives all of them back."""
 
-    def __init__(self, plan: Plan, image: Sealed) -> None:
-        self._plan, self._image = plan, image
+    def __init__(self, plan: Plan, image: Sealed, ledger: Ledger) -> None:
+        self._plan, self._image, self._ledger = plan, image, ledger
         self._shape = plan.host.shape
         self._monitor: subprocess.Popen[bytes] | None = None
         self._lease: uids.Lease | None = None
@@ -128,15 +136,15 @@ class _Launch:
         self._open: dict[str, int] = {}
         self.ended: asyncio.Task[int] | None = None
 
-    async def run(self, ledger: Ledger) -> Confined:
+    async def run(self) -> Confined:
         options = arguments.arguments(self._plan)
         nonce = secrets.token_hex(16)
         uid, gid = self._identity()
         self._spawn(options, uid, gid, nonce)
         process = await self._held(uid, gid)
         self._limit(process)
-        ledger.add(process)
-        self.ended = asyncio.create_task(self._see_end(process, ledger))
+        self._ledger.add(process)
+        self.ended = asyncio.create_task(self._see_end(process))
         self._close("block")  # at this end of file bubblewrap lets its child go on to its exec
         answer = await self._ready()
         receipt = Receipt(
@@ -185,12 +193,16 @@ class _Launch:
         if self._monitor is not None:
             await asyncio.shield(readable(self._open["monitor"]))
             self._monitor.wait()
+            # A monitor that went before it could set its child up leaves it waiting for ever: it has not been told
+            # to die with anyone yet.
+            await asyncio.shield(supervise.reap_adopted())
         self._give_back()
 
     def _identity(self) -> tuple[int, int]:
         if self._shape is Shape.SAME_USER:
             return os.geteuid(), os.getegid()
         self._lease = uids.lease()
+        self._ledger.reserve(self._lease.uid)
         return self._lease.uid, self._lease.uid
 
     def _spawn(self, options: tuple[str, ...], uid: int, gid: int, nonce: str) -> None:
@@ -288,13 +300,13 @@ class _Launch:
         self._close("stdout")
         return line
 
-    async def _see_end(self, process: Process, ledger: Ledger) -> int:
+    async def _see_end(self, process: Process) -> int:
         if self._monitor is None:
             raise RuntimeError("no monitor was started")
         try:
             return await supervise.reap(self._monitor, self._open["monitor"], self._open["process"], process)
         finally:
-            ledger.remove(process)
+            self._ledger.remove(process)
             self._give_back()
 
     def _give_back(self) -> None:
@@ -303,6 +315,7 @@ class _Launch:
         if self._tail is not None:
             self._tail.close()
         if self._lease is not None:
+            self._ledger.unreserve(self._lease.uid)
             self._lease.release()
 
     def _close(self, name: str) -> None:

@@ -243,6 +243,7 @@ def _mounts_attempts(process: Process) -> Iterator[Attempt]:
         yield Attempt(
             f"write in {mount.target}", ("open", f"{mount.target}/probe", os.O_CREAT | os.O_WRONLY), WORKS
         )
+    yield Attempt("read the interpreter", ("open", process.plan.host.python.path, os.O_RDONLY), WORKS)
 
 
 # --- what the kernel lets it call ---
@@ -267,12 +268,9 @@ def _syscalls_attempts(process: Process) -> Iterator[Attempt]:
     # A call that every kernel has and no group names: the default answers it, so the list is an allow list.
     inotify = ("syscall_fd", number("inotify_init1", architecture()), 0)
     yield Attempt("inotify_init1", inotify, -errno.ENOSYS)
-    # CLONE_VM alone, with no stack to run on: had the filter let it pass, the child would fault at once.
-    yield Attempt(
-        "clone without CLONE_THREAD",
-        ("syscall", number("clone", architecture()), 0, 0, 0, 0, 0),
-        _ACCESS_DENIED,
-    )
+    # Without flags it is fork: had the filter let it pass, the child would end and say nothing.
+    yield _refused("clone", 0, 0, 0, 0, 0)
+    yield _refused("setsockopt", 0, socket.SOL_SOCKET, socket.SO_KEEPALIVE, None, 0)
     yield Attempt("getpid", ("syscall", number("getpid", architecture())), process.pid_inside)
 
 

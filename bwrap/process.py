@@ -123,7 +123,8 @@ def stat_fields(text: str) -> list[str]:
 
 
 def _field(text: str, name: str) -> str:
-    for line in text.splitlines():
+    # Not splitlines(): a name that the process gives itself may hold what else Python takes for a line's end.
+    for line in text.split("\n"):
         key, _, value = line.partition(":")
         if key == name:
             return value.strip()

@@ -89,7 +89,7 @@ def _results(answer: bytes, nonce: str, image_digest: str) -> dict[str, object]:
     try:
         said = json.loads(answer)
         echoed, digest, results = said["ready"], said["image"], said["results"]
-    except (ValueError, KeyError, TypeError):
+    except (ValueError, KeyError, TypeError, RecursionError):
         echoed, digest, results = None, None, None
     if echoed != nonce or not isinstance(results, dict):
         raise LayerError(

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     import subprocess
     from collections.abc import Iterator
 
+_UID = "uid-"
 _START_TIME = 22  # field of /proc/<pid>/stat, clock ticks since boot
 
 
@@ -71,7 +72,7 @@ async def reap(monitor: subprocess.Popen[bytes], monitor_pidfd: int, pidfd: int,
         for pid in left:
             await _end(pid)
         ended |= left
-    _reap_adopted()
+    await reap_adopted()
     return status
 
 
@@ -96,8 +97,8 @@ async def _end(pid: int) -> None:
         os.close(pidfd)
 
 
-def _reap_adopted() -> None:
-    """Reap what has ended and come to this process as the subreaper.
+async def reap_adopted() -> None:
+    """Kill and reap what has come to this process as the subreaper.
 
     It is no child this process started, and nobody's to wait for, if it comes from another user namespace: the one
     namespace that a zombie still has.
@@ -105,8 +106,8 @@ def _reap_adopted() -> None:
     own = os.readlink("/proc/self/ns/user")
     for pid in uids.running_uids():
         with suppress(OSError):
-            if os.readlink(f"/proc/{pid}/ns/user") != own:
-                os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG)
+            if os.readlink(f"/proc/{pid}/ns/user") != own and parent(pid) == os.getpid():
+                await _end(pid)
 
 
 def kill_pid(pid: int, start_time: int | None = None) -> bool:
@@ -125,10 +126,19 @@ def kill_pid(pid: int, start_time: int | None = None) -> bool:
     return True
 
 
+def parent(pid: int) -> int | None:
+    """Give the pid of a process's parent, or None when it is gone."""
+    return _stat(pid, 4)
+
+
 def started(pid: int) -> int | None:
     """Give a process's start time in clock ticks since boot, or None when it is gone."""
+    return _stat(pid, _START_TIME)
+
+
+def _stat(pid: int, field: int) -> int | None:
     try:
-        return int(stat_fields(Path(f"/proc/{pid}/stat").read_text(errors="replace"))[_START_TIME - 3])
+        return int(stat_fields(Path(f"/proc/{pid}/stat").read_text(errors="replace"))[field - 3])
     except (FileNotFoundError, ProcessLookupError):
         return None
 
@@ -150,7 +160,7 @@ def belonging(shape: Shape, uid: int, namespace: str | None) -> Iterator[int]:
 
 
 class Ledger:
-    """The workers this instance has, by pid and start time, in a folder that outlives the daemon."""
+    """The workers this instance has, by pid and start time, and the uids it leases, in a folder that outlives it."""
 
     def __init__(self, folder: str) -> None:
         self._folder = Path(folder)
@@ -158,15 +168,17 @@ class Ledger:
         self._boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
         self._live: dict[int, int] = {}
 
+    def reserve(self, uid: int) -> None:
+        """Write a leased uid down before anything runs under it: a daemon that dies then leaves no pid to go by."""
+        self._write(f"{_UID}{uid}", None)
+
+    def unreserve(self, uid: int) -> None:
+        """Strike a uid under which nothing of ours runs any more."""
+        (self._folder / f"{_UID}{uid}").unlink(missing_ok=True)
+
     def add(self, process: Process) -> None:
         """Write a worker down; it must not have been released yet."""
-        said = {
-            "boot": self._boot,
-            "shape": process.shape,
-            "uid": process.uid,
-            "start_time": started(process.pid),
-        }
-        (self._folder / str(process.pid)).write_text(json.dumps(said))
+        self._write(str(process.pid), started(process.pid))
         self._live[process.pid] = process.uid
 
     def holds(self, uid: int) -> bool:
@@ -181,25 +193,25 @@ class Ledger:
     def sweep(self) -> list[int]:
         """Kill what an earlier daemon of this instance left running; gives the pids.
 
-        Only what is certainly ours: the same pid with the same start time since the same boot, and in the hosted
-        shape whatever else runs under a uid that can be leased now and has no name.
+        Only what is certainly ours, since the same boot: the same pid with the same start time, and whatever runs
+        under a uid that this instance leased and nobody has now.
         """
         killed: list[int] = []
         for path in sorted(self._folder.iterdir()):
-            try:
+            with suppress(ValueError, KeyError, TypeError):
                 said = json.loads(path.read_text())
-                current = said["boot"] == self._boot
-                pid, start_time, uid = int(path.name), said["start_time"], int(said["uid"])
-            except (ValueError, KeyError, TypeError):
-                path.unlink(missing_ok=True)
-                continue
-            if current:
-                if start_time is not None and kill_pid(pid, start_time):
-                    killed.append(pid)
-                if said.get("shape") == Shape.HOSTED:
-                    killed += _sweep_uid(uid)
+                uid, number = path.name.startswith(_UID), int(path.name.removeprefix(_UID))
+                if said["boot"] != self._boot:
+                    pass
+                elif uid:
+                    killed += _sweep_uid(number)
+                elif said["start_time"] is not None and kill_pid(number, said["start_time"]):
+                    killed.append(number)
             path.unlink(missing_ok=True)
         return killed
+
+    def _write(self, name: str, start_time: int | None) -> None:
+        (self._folder / name).write_text(json.dumps({"boot": self._boot, "start_time": start_time}))
 
 
 def _sweep_uid(uid: int) -> list[int]:

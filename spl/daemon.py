@@ -50,7 +50,9 @@ PROFILE = "worker"
 ADDRESS = "127.0.0.1"
 
 _HOSTED_RUN = "/run/spl"
-_WORKER_BODY_BYTES = 8 << 20
+_WORKER_BODY_BYTES = 4 << 20
+_MOST_CONNECTIONS = 256
+_MOST_OF_ONE_WORKER = 8
 _NO_PLAN_BYTES = 512 << 20
 
 _log = structlog.get_logger("spl.daemon")
@@ -173,10 +175,22 @@ async def _start(settings: Settings, stack: contextlib.AsyncExitStack) -> _Daemo
     doors = worker_app(kernel.credentials, max_body_bytes=_WORKER_BODY_BYTES)
     grace = settings.stop_grace_seconds
     own = bind_unix(str(home.operator_socket), 0o600)
-    await stack.enter_async_context(_listening(Listener(doors, workers, grace=grace, admit=_live(ledger))))
+    await stack.enter_async_context(
+        _listening(
+            Listener(
+                doors,
+                workers,
+                grace=grace,
+                admit=_live(ledger),
+                most=_MOST_CONNECTIONS,
+                most_each=_MOST_OF_ONE_WORKER,
+            )
+        )
+    )
     daemon.isolation = await _trial(sandbox)
-    await stack.enter_async_context(_listening(Listener(app, own, grace=grace, admit=_own_user)))
-    await stack.enter_async_context(_listening(Listener(app, tcp, grace=grace)))
+    most = _MOST_CONNECTIONS
+    await stack.enter_async_context(_listening(Listener(app, own, grace=grace, admit=_own_user, most=most)))
+    await stack.enter_async_context(_listening(Listener(app, tcp, grace=grace, most=most)))
     stack.push_async_callback(transports.stop)
     return daemon
 
@@ -289,7 +303,9 @@ async def _listening(listener: Listener) -> AsyncIterator[None]:
 
 def _configure_log(form: str) -> None:
     as_json = form == "json" or (form == "auto" and not sys.stderr.isatty())
-    renderer: Any = structlog.processors.JSONRenderer() if as_json else structlog.dev.ConsoleRenderer()
+    # Strings as their repr: what a run or a peer brings in must not steer the terminal.
+    console = structlog.dev.ConsoleRenderer(repr_native_str=True)
+    renderer: Any = structlog.processors.JSONRenderer() if as_json else console
     shared: list[Any] = [
         structlog.stdlib.add_logger_name,
         structlog.stdlib.add_log_level,
@@ -306,6 +322,8 @@ def _configure_log(form: str) -> None:
             ],
         )
     )
+    # asyncio warns of each write to a peer that is gone: a hostile worker could fill the disk with it.
+    logging.getLogger("asyncio").setLevel(logging.ERROR)
     logging.basicConfig(handlers=[handler], level=logging.INFO, force=True)
     structlog.configure(
         processors=[*shared, structlog.stdlib.ProcessorFormatter.wrap_for_formatter],

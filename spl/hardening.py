@@ -45,6 +45,8 @@ def drop_secrets() -> None:
 def protect() -> None:
     """Make this process undumpable, without a core, and the reaper of what its children leave behind.
 
+    It also takes all the descriptors its hard limit allows: each run holds a few.
+
     After this another process of the same user cannot read its memory, environment or program link. Raises
     `HostUnsupported` if the kernel refuses.
     """
@@ -56,7 +58,9 @@ def protect() -> None:
             )
     if libc.prctl(_PR_GET_DUMPABLE, 0, 0, 0, 0) != 0:
         raise HostUnsupported("the kernel keeps this process dumpable")
+    most = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
     # One byte, not zero: a limit of 0 is ignored where cores go to a pipe (core(5)).
     hard = resource.getrlimit(resource.RLIMIT_CORE)[1]
-    most = 1 if hard == resource.RLIM_INFINITY else min(1, hard)
-    resource.setrlimit(resource.RLIMIT_CORE, (most, most))
+    core = 1 if hard == resource.RLIM_INFINITY else min(1, hard)
+    resource.setrlimit(resource.RLIMIT_CORE, (core, core))

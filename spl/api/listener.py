@@ -12,6 +12,7 @@ import logging
 import os
 import socket
 import stat
+from collections import Counter
 from typing import TYPE_CHECKING, Any, Final, cast
 
 from hypercorn.app_wrappers import ASGIWrapper
@@ -91,7 +92,8 @@ class Listener:
     The application finds who connected in `spl.api.peer.peer`. It is spoken to in HTTP/1.1 only; its lifespan
     is not run, since one application may have several listeners. `grace` is how many seconds `stop` gives
     requests to end; `idle` how many a connection may take to send a request's head or to begin another.
-    A connection whose peer `admit` refuses is closed with nothing read from it and nothing written to it.
+    A connection whose peer `admit` refuses is closed with nothing read from it and nothing written to it, and so is
+    one past `most` in all, or past `most_each` of one process: the daemon's descriptors are for everyone.
     """
 
     def __init__(
@@ -102,7 +104,12 @@ class Listener:
         grace: float,
         admit: Callable[[Peer], bool] | None = None,
         idle: float = 60.0,
+        most: int = 256,
+        most_each: int | None = None,
     ) -> None:
+        self._most = most
+        self._most_each = most_each
+        self._held: Counter[int | None] = Counter()
         self._app = ASGIWrapper(cast("ASGIFramework", app))
         self._sock = sock
         self._grace = grace
@@ -111,6 +118,7 @@ class Listener:
         self._context = WorkerContext(None)
         self._connections: set[asyncio.Task[None]] = set()
         self._retry: asyncio.TimerHandle | None = None
+        self._out_of_room = False
 
     async def start(self) -> None:
         """Begin to accept connections."""
@@ -153,18 +161,21 @@ class Listener:
             except OSError as error:
                 # Out of descriptors or memory: the connection stays in the backlog, and select would report
                 # it at once, again and again.
-                log.warning("no connection can be accepted for now: %s", error.strerror)
+                if not self._out_of_room:
+                    log.warning("no connection can be accepted for now: %s", error.strerror)
+                self._out_of_room = True
                 self._loop.remove_reader(self._sock)
                 self._retry = self._loop.call_later(
                     _ACCEPT_RETRY, self._loop.add_reader, self._sock, self._accept
                 )
                 return
+            self._out_of_room = False
             self._take(connection)
 
     def _take(self, connection: socket.socket) -> None:
         try:
             who = Peer.of(connection)
-            if self._admit is not None and not self._admit(who):
+            if not self._has_room(who) or (self._admit is not None and not self._admit(who)):
                 connection.close()
                 return
         except OSError:
@@ -177,7 +188,19 @@ class Listener:
         connection.setblocking(False)
         task = self._loop.create_task(self._serve(connection, who))
         self._connections.add(task)
-        task.add_done_callback(self._connections.discard)
+        self._held[who.pid] += 1
+        task.add_done_callback(lambda done: self._let_go(done, who))
+
+    def _has_room(self, who: Peer) -> bool:
+        if len(self._connections) >= self._most:
+            return False
+        return self._most_each is None or self._held[who.pid] < self._most_each
+
+    def _let_go(self, task: asyncio.Task[None], who: Peer) -> None:
+        self._connections.discard(task)
+        self._held[who.pid] -= 1
+        if not self._held[who.pid]:
+            del self._held[who.pid]
 
     async def _serve(self, connection: socket.socket, who: Peer) -> None:
         peer.set(who)  # the tasks of the application are made by this one and inherit it

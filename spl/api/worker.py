@@ -10,8 +10,8 @@ from spl.api.answers import JsonAnswer, error_answer
 from spl.api.authentication import bearer
 from spl.api.limits import body_limit, refuse_unread
 from spl.api.peer import peer
+from spl.api.requests import read_json
 from spl.errors import Internal, InvalidBody, NotFound, SplError, Unauthenticated
-from spl.records.canonical import parse
 
 if TYPE_CHECKING:
     from starlette.types import ASGIApp, Receive, Scope, Send
@@ -27,12 +27,18 @@ DOORS: dict[tuple[str, bytes], str] = {
     ("POST", b"/v1/worker/records"): "record",
 }
 
+_SHORT_BODY_BYTES = 256 << 10
+
 _log = structlog.get_logger("spl.api")
 
 
 def worker_app(credentials: Credentials, *, max_body_bytes: int) -> ASGIApp:
-    """Give the application. A body is read only for a door and a live credential."""
-    inner = body_limit(_door, max_body_bytes)
+    """Give the application. A body is read only for a door and a live credential.
+
+    `max_body_bytes` bounds what is said to the model, which is a whole conversation; elsewhere a run has less to say.
+    """
+    short = body_limit(_door, min(max_body_bytes, _SHORT_BODY_BYTES))
+    long = body_limit(_door, max_body_bytes)
 
     async def app(scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -48,6 +54,7 @@ def worker_app(credentials: Credentials, *, max_body_bytes: int) -> ASGIApp:
             await refuse_unread(Unauthenticated("this door needs a live run credential"), receive, send)
             return
         async with run.entrance:
+            inner = long if door == "infer" else short
             await inner({**scope, "run": run, "door": door}, receive, send)
 
     return app
@@ -56,7 +63,7 @@ def worker_app(credentials: Credentials, *, max_body_bytes: int) -> ASGIApp:
 async def _door(scope: Scope, receive: Receive, send: Send) -> None:
     message = await receive()
     try:
-        payload: Any = parse(message.get("body", b"")) if scope["method"] == "POST" else {}
+        payload: Any = await read_json(message.get("body", b"")) if scope["method"] == "POST" else {}
         if not isinstance(payload, dict):
             raise InvalidBody("the body must be a JSON object")
         answer = JsonAnswer(await scope["run"].door(scope["door"], payload))

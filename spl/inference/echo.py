@@ -5,7 +5,6 @@ It lets a fresh instance prove its confinement before anyone gives it a key.
 
 from __future__ import annotations
 
-import re
 from decimal import Decimal
 from typing import TYPE_CHECKING, Any
 
@@ -16,7 +15,8 @@ if TYPE_CHECKING:
 
     from spl.inference.model import StopReason
 
-_GOAL = re.compile(r"Record a note whose text is exactly: (.+?) \. Use the record_note tool")
+_BEFORE = "Record a note whose text is exactly: "
+_AFTER = " . Use the record_note tool"
 _NO_MODEL = (
     "No model is configured, so this goal cannot be carried out. "
     "Start the daemon with a provider that has one; 'spl serve --help' names them."
@@ -50,10 +50,12 @@ class EchoProvider:
 def _note(request: Request) -> str | None:
     """Give the text of the note that the goal asks for, or None if this is not such a goal."""
     goal = next((message["content"] for message in request.messages if message["role"] == "user"), "")
-    found = _GOAL.search(goal)
-    if found is None or all(tool["name"] != "record_note" for tool in request.tools):
+    # Not a pattern: these are the run's own words, megabytes if it likes, and this is the daemon's event loop.
+    _, before, rest = goal.partition(_BEFORE)
+    text, after, _ = rest.partition(_AFTER)
+    if not (before and after and text) or all(tool["name"] != "record_note" for tool in request.tools):
         return None
-    return found[1]
+    return str(text)
 
 
 def _reply(request: Request, text: str, stop_reason: StopReason, *calls: Call) -> Reply:

@@ -497,3 +497,30 @@ def test_an_event_stream_ends_when_its_reader_goes(path: str) -> None:
         await writer.wait_closed()
 
     assert serve(bind_unix(path, 0o600), talk, body_limit(APP, LIMIT), grace=30) < 1
+
+
+@pytest.mark.parametrize(("bounds", "served"), [({"most": 2}, 2), ({"most_each": 3}, 3)])
+def test_connections_past_the_bound_are_closed_unread_and_there_is_room_again_when_others_go(
+    path: str, bounds: dict[str, Any], served: int
+) -> None:
+    async def talk() -> None:
+        held = [await asyncio.open_unix_connection(path) for _ in range(served)]
+        for reader, writer in held:
+            writer.write(GET)
+            assert (await answer(reader))[0] == 200
+        late, late_writer = await asyncio.open_unix_connection(path)
+        assert await late.read() == b""
+        late_writer.close()
+        for _, writer in held:
+            writer.close()
+            await writer.wait_closed()
+        status = 0
+        while status != 200:  # until the listener has seen them go
+            reader, writer = await asyncio.open_unix_connection(path)
+            with contextlib.suppress(ConnectionError):
+                writer.write(GET)
+                head = await reader.readline()
+                status = int(head.split()[1]) if head else 0
+            writer.close()
+
+    serve(bind_unix(path, 0o600), talk, **bounds)

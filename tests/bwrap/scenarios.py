@@ -14,7 +14,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 from unittest.mock import patch
 
-from bwrap import layers, seccomp, uids
+from bwrap import launch, layers, seccomp, uids
 from bwrap.errors import LayerError
 from bwrap.receipt import confirm
 from tests.bwrap import proc
@@ -168,6 +168,27 @@ async def cancelled(stage: Stage) -> bool:
 
 
 # --- from inside ---
+
+
+async def monitor_gone_early(stage: Stage) -> dict[str, str]:
+    """Kill bubblewrap when it has forked its child and done nothing more for it; give the refusal."""
+    held = launch._Launch._held
+
+    async def after_the_fork(self: launch._Launch, uid: int, gid: int) -> Process:
+        monitor = self._pid_of_monitor()
+        children = f"/proc/{monitor}/task/{monitor}/children"
+        while not await asyncio.to_thread(_read, children):
+            pass
+        os.kill(monitor, signal.SIGKILL)
+        return await held(self, uid, gid)
+
+    with patch.object(launch._Launch, "_held", after_the_fork):
+        return await _refused(stage)
+
+
+def _read(path: str) -> str:
+    with open(path, encoding="ascii") as file:
+        return file.read()
 
 
 async def touching(stage: Stage) -> dict[str, Any]:

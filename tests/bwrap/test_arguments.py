@@ -142,8 +142,9 @@ def test_a_source_that_is_missing_is_a_refusal_by_the_layer_of_mounts(tmp_path: 
 
 
 def test_two_things_at_one_place_are_an_error(tmp_path: Path) -> None:
+    twice = '[filesystem]\nempty = ["/tmp"]\n[[filesystem.tmpfs]]\npath = "/tmp"\nsize = "1M"'
     with pytest.raises(ProfileError, match="two different things at '/tmp'"):
-        plan(tmp_path, '[filesystem]\nempty = ["/tmp"]')
+        plan(tmp_path, twice)
 
 
 @pytest.mark.claim("I10")

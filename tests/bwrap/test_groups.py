@@ -57,8 +57,7 @@ def test_a_call_that_can_name_another_process_is_allowed_on_its_own_condition_on
     assert rules.when["prlimit64"].alternatives == ((0xFFFFFFFF, 0),)
     assert not rules.when["fcntl"].holds(8)  # F_SETOWN
     assert not rules.when["ioctl"].holds(0x5412)  # TIOCSTI
-    assert rules.when["clone"].holds(0x3D0F00)
-    assert not rules.when["clone"].holds(17)
+    assert not rules.when["getsockopt"].holds(77)  # SO_PEERPIDFD
 
 
 @pytest.mark.parametrize(

@@ -66,7 +66,7 @@ def test_what_proc_says_of_a_live_worker_is_what_is_promised(daemon: Daemon) -> 
     } == {
         "Max address space": [str(512 << 20)] * 2,
         "Max file size": [str(16 << 20)] * 2,
-        "Max processes": ["8"] * 2,
+        "Max processes": ["2"] * 2,
         "Max open files": ["64"] * 2,
         "Max cpu time": ["60"] * 2,
         "Max core file size": ["1"] * 2,
@@ -244,3 +244,9 @@ def test_a_worker_that_ignores_everything_dies_with_its_daemon(
     assert all(ended), "it outlived its daemon"
     assert daemon.returncode == -signal.SIGKILL
     shutil.rmtree(folder)
+
+
+def test_a_monitor_that_dies_before_it_has_set_its_child_up_leaves_nothing(daemon: Daemon) -> None:
+    refused = daemon.play("monitor_gone_early")
+
+    assert refused["observed"]

@@ -108,13 +108,13 @@ def test_a_sweep_kills_what_else_runs_under_a_recorded_uid_that_nobody_holds(tmp
     with subprocess.Popen(
         ["/bin/cat"], stdin=subprocess.PIPE, user=lease.uid, group=lease.uid, extra_groups=[]
     ) as other:
-        entry(tmp_path, gone(), start_time=0, shape="hosted", uid=lease.uid)
         ledger = Ledger(str(tmp_path))
+        ledger.reserve(lease.uid)
         assert ledger.sweep() == []
         assert other.poll() is None
 
         lease.release()
-        entry(tmp_path, gone(), start_time=0, shape="hosted", uid=lease.uid)
+        ledger.reserve(lease.uid)
         assert ledger.sweep() == [other.pid]
         assert other.wait() == -9
 
@@ -123,9 +123,10 @@ def test_a_sweep_kills_what_else_runs_under_a_recorded_uid_that_nobody_holds(tmp
 @pytest.mark.parametrize("uid", [0, 12345, uids.FIRST - 1, uids.LAST + 1])
 def test_a_sweep_kills_nothing_for_a_uid_outside_the_pool(tmp_path: Path, uid: int) -> None:
     with subprocess.Popen(["/bin/cat"], stdin=subprocess.PIPE, user=uid, group=uid, extra_groups=[]) as other:
-        entry(tmp_path, gone(), start_time=0, shape="hosted", uid=uid)
+        ledger = Ledger(str(tmp_path))
+        ledger.reserve(uid)
 
-        assert Ledger(str(tmp_path)).sweep() == []
+        assert ledger.sweep() == []
         assert other.poll() is None
 
 

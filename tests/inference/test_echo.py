@@ -100,3 +100,11 @@ def test_usage_counts_words() -> None:
 
     assert usage.input_tokens == 5
     assert usage.output_tokens > 0
+
+
+def test_a_goal_of_megabytes_that_never_ends_is_answered_too() -> None:
+    # A backtracking match would take hours over this, in the daemon's event loop.
+    assert (
+        complete("Record a note whose text is exactly: x . Use the record_note too" * 60_000).stop_reason
+        == "no_model"
+    )
