@@ -234,6 +234,8 @@ class _Launch:
                     pass_fds=[*descriptors.values(), listed_at],
                     env={},
                     cwd="/",
+                    # A group of its own: Ctrl-C at the daemon's terminal is the daemon's to handle.
+                    process_group=0,
                     user=uid if hosted else None,
                     group=gid if hosted else None,
                     extra_groups=[] if hosted else None,
@@ -245,6 +247,7 @@ class _Launch:
                     observed=error.strerror or str(error),
                     remedy="let the daemon change its uid (CAP_SETUID, CAP_SETGID) and reach bubblewrap",
                 ) from None
+        self._ledger.begin(self._monitor.pid)
         self._open["monitor"] = os.pidfd_open(self._monitor.pid)
 
     async def _held(self, uid: int, gid: int) -> Process:
@@ -310,6 +313,8 @@ class _Launch:
             self._give_back()
 
     def _give_back(self) -> None:
+        if self._monitor is not None:
+            self._ledger.end(self._monitor.pid)
         for name in list(self._open):
             self._close(name)
         if self._tail is not None:

@@ -22,7 +22,8 @@ if TYPE_CHECKING:
     import subprocess
     from collections.abc import Iterator
 
-_UID = "uid-"
+_UID, _GROUP = "uid-", "group-"
+_GROUP_FIELD = 5  # field of /proc/<pid>/stat
 _START_TIME = 22  # field of /proc/<pid>/stat, clock ticks since boot
 
 
@@ -176,6 +177,14 @@ class Ledger:
         """Strike a uid under which nothing of ours runs any more."""
         (self._folder / f"{_UID}{uid}").unlink(missing_ok=True)
 
+    def begin(self, monitor: int) -> None:
+        """Write a bubblewrap down that leads a process group: its child is in it until it is set up."""
+        self._write(f"{_GROUP}{monitor}", started(monitor))
+
+    def end(self, monitor: int) -> None:
+        """Strike a bubblewrap that is gone, and its child with it."""
+        (self._folder / f"{_GROUP}{monitor}").unlink(missing_ok=True)
+
     def add(self, process: Process) -> None:
         """Write a worker down; it must not have been released yet."""
         self._write(str(process.pid), started(process.pid))
@@ -193,18 +202,20 @@ class Ledger:
     def sweep(self) -> list[int]:
         """Kill what an earlier daemon of this instance left running; gives the pids.
 
-        Only what is certainly ours, since the same boot: the same pid with the same start time, and whatever runs
-        under a uid that this instance leased and nobody has now.
+        Only what is certainly ours, since the same boot: the same pid with the same start time, what is left of a
+        bubblewrap's process group, and whatever runs under a uid that this instance leased and nobody has now.
         """
         killed: list[int] = []
         for path in sorted(self._folder.iterdir()):
             with suppress(ValueError, KeyError, TypeError):
                 said = json.loads(path.read_text())
-                uid, number = path.name.startswith(_UID), int(path.name.removeprefix(_UID))
+                number = int(path.name.removeprefix(_UID).removeprefix(_GROUP))
                 if said["boot"] != self._boot:
                     pass
-                elif uid:
+                elif path.name.startswith(_UID):
                     killed += _sweep_uid(number)
+                elif path.name.startswith(_GROUP):
+                    killed += _sweep_group(number, said["start_time"])
                 elif said["start_time"] is not None and kill_pid(number, said["start_time"]):
                     killed.append(number)
             path.unlink(missing_ok=True)
@@ -212,6 +223,28 @@ class Ledger:
 
     def _write(self, name: str, start_time: int | None) -> None:
         (self._folder / name).write_text(json.dumps({"boot": self._boot, "start_time": start_time}))
+
+
+def _sweep_group(leader: int, start_time: int | None) -> list[int]:
+    """Kill what is left of a process group whose leader was a bubblewrap of ours.
+
+    The kernel gives a number to no new process while a group has it, so the group is the same one unless all of it
+    went and another leader came; that one would have another start time, and be no bubblewrap.
+    """
+    if started(leader) not in (None, start_time):
+        return []
+    return [
+        pid
+        for pid in uids.running_uids()
+        if _stat(pid, _GROUP_FIELD) == leader and _program(pid) == "bwrap" and kill_pid(pid)
+    ]
+
+
+def _program(pid: int) -> str:
+    try:
+        return Path(f"/proc/{pid}/comm").read_text(errors="replace").strip()
+    except (FileNotFoundError, ProcessLookupError):
+        return ""
 
 
 def _sweep_uid(uid: int) -> list[int]:

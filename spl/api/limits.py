@@ -77,6 +77,7 @@ async def refuse_unread(error: SplError, receive: Receive, send: Send) -> None:
         (b"content-type", b"application/json"),
         (b"content-length", str(len(document)).encode()),
         (b"connection", b"close"),
+        *([(b"www-authenticate", b"Bearer")] if error.status == 401 else []),
     ]
     # Hypercorn queues a few messages for the application and then waits: were nobody to take them, it would
     # wait for ever, the answer given and the connection still open.

@@ -8,22 +8,25 @@ from typing import TYPE_CHECKING, Any
 
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
+from starlette.requests import Request
 from starlette.routing import Route
 
 from spl.api.answers import JsonAnswer, error_answer, listing, record_listing
-from spl.api.limits import body_limit
+from spl.api.limits import body_limit, refuse_unread
 from spl.api.requests import RecordBody, StartBody, page, query, read_body
-from spl.errors import Internal, MethodNotAllowed, NotFound, SplError
+from spl.errors import Internal, MethodNotAllowed, NotFound, SplError, Unauthenticated
 
 if TYPE_CHECKING:
-    from starlette.requests import Request
     from starlette.responses import Response
-    from starlette.types import ASGIApp
+    from starlette.types import ASGIApp, Receive, Scope, Send
 
     from spl.api.authentication import Authenticator
     from spl.kernel.kernel import Kernel
     from spl.kernel.principals import Principal
     from spl.transports.starting import Transports
+
+_OPEN = "/health"
+"""The one path that needs no bearer."""
 
 RECORDS_READ = "records:read"
 
@@ -42,7 +45,7 @@ class OperatorApi:
     def routes(self) -> list[Route]:
         """Give the routes, one a method and path."""
         return [
-            Route("/health", _alive, methods=["GET"]),
+            Route(_OPEN, _alive, methods=["GET"]),
             self._route("GET", "/v1/engine/health", self._engine_health),
             self._route("POST", "/v1/records", self._append),
             self._route("GET", "/v1/records", self._records),
@@ -55,7 +58,10 @@ class OperatorApi:
         ]
 
     def app(self, *, max_body_bytes: int) -> ASGIApp:
-        """Give the application; bodies past `max_body_bytes` are refused unread."""
+        """Give the application.
+
+        Nothing of a body is read for someone who is not known, nor past `max_body_bytes` for anyone.
+        """
         app = Starlette(
             routes=_merged(self.routes()),
             exception_handlers={
@@ -65,11 +71,24 @@ class OperatorApi:
             },
         )
         app.router.redirect_slashes = False
-        return body_limit(app, max_body_bytes)
+        bodiless, limited = body_limit(app, 0), body_limit(app, max_body_bytes)
+
+        async def known_only(scope: Scope, receive: Receive, send: Send) -> None:
+            if scope["type"] == "http" and scope["path"] == _OPEN:
+                await bodiless(scope, receive, send)
+                return
+            try:
+                principal = self.authenticator.principal(Request(scope))
+            except Unauthenticated as error:
+                await refuse_unread(error, receive, send)
+                return
+            await limited({**scope, "principal": principal}, receive, send)
+
+        return known_only
 
     def _route(self, method: str, path: str, handler: Handler) -> Route:
         async def endpoint(request: Request) -> Response:
-            return await handler(request, self.authenticator.principal(request))
+            return await handler(request, request.scope["principal"])
 
         return Route(path, endpoint, methods=[method])
 

@@ -490,3 +490,14 @@ def test_a_log_that_is_gone_is_said_to_be(tmp_path: Path) -> None:
             assert (await served.ask(method, path, body)).refusal == (503, "STORE_UNAVAILABLE")
 
     serve(tmp_path, talk)
+
+
+def test_nothing_of_a_body_is_read_for_someone_who_is_not_known(tmp_path: Path) -> None:
+    async def talk(served: Served) -> None:
+        # The body that is announced never comes; an answer that waited for it would not either.
+        head = "POST /v1/records HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer wrong\r\nContent-Length: 1000\r\n\r\n"
+        assert (await served.raw(head.encode(), on="operator")).startswith(b"HTTP/1.1 401 ")
+        head = "GET /health HTTP/1.1\r\nHost: x\r\nContent-Length: 1000\r\n\r\n"
+        assert (await served.raw(head.encode(), on="operator")).startswith(b"HTTP/1.1 413 ")
+
+    serve(tmp_path, talk)

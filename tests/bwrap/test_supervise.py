@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 import os
+import select
 import subprocess
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -168,3 +169,39 @@ def test_the_ledgers_folder_is_its_owners_alone(tmp_path: Path) -> None:
     Ledger(str(tmp_path / "workers"))
 
     assert (tmp_path / "workers").stat().st_mode & 0o777 == 0o700
+
+
+@pytest.mark.claim("I13")
+def test_a_sweep_kills_the_child_of_a_bubblewrap_that_was_killed_before_it_was_set_up(tmp_path: Path) -> None:
+    ledger = Ledger(str(tmp_path))
+    status, telling = os.pipe()
+    held, holding = os.pipe()
+    options = ["--ro-bind", "/", "/", "--json-status-fd", str(telling), "--block-fd", str(held)]
+    monitor = subprocess.Popen(
+        ["/usr/bin/bwrap", *options, "--", "/bin/cat"], pass_fds=[telling, held], process_group=0
+    )
+    ledger.begin(monitor.pid)
+    with open(status, "rb") as told:
+        child = json.loads(told.readline())["child-pid"]
+    pidfd = os.pidfd_open(child)
+    try:
+        monitor.kill()
+        monitor.wait()
+        assert not select.select([pidfd], [], [], 0)[
+            0
+        ]  # it waits to be released, and nobody is there to do it
+
+        assert ledger.sweep() == [child]
+        assert select.select([pidfd], [], [], 10)[0]
+        assert list(tmp_path.iterdir()) == []
+    finally:
+        for descriptor in (pidfd, telling, held, holding):
+            os.close(descriptor)
+
+
+def test_a_sweep_spares_a_group_whose_leader_is_another_now(tmp_path: Path) -> None:
+    with subprocess.Popen(["/bin/cat"], stdin=subprocess.PIPE, process_group=0) as other:
+        name = f"group-{other.pid}"
+        (tmp_path / name).write_text(json.dumps({"boot": BOOT, "start_time": 1}))
+        assert Ledger(str(tmp_path)).sweep() == []
+        assert other.poll() is None
