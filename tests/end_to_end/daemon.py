@@ -156,7 +156,7 @@ class Shape:
     def daemon(
         self, home: Path, *flags: str, prefix: Sequence[str] = (), **environment: str
     ) -> Iterator[Daemon]:
-        """Run a daemon in a home; it is killed at the end if it still runs. `prefix` goes before its command."""
+        """Run a daemon in a home; it is stopped at the end if it still runs. `prefix` goes before its command."""
         command = [*prefix, *self.spl("serve", "--home", str(home), "--port", "0", *flags)]
         process = subprocess.Popen(
             command,
@@ -180,12 +180,19 @@ class Shape:
             assert lines[-1], f"the daemon did not start:\n{''.join(lines)}{''.join(log.lines)}"
             yield Daemon(process, home, "".join(lines), log)
         finally:
-            if process.poll() is None:
-                process.kill()
-            process.wait()
+            _end(process)
             follower.join()
             process.stdout.close()
             process.stderr.close()
+
+
+def _end(process: subprocess.Popen[str]) -> None:
+    process.terminate()
+    try:
+        process.wait(SECONDS)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()
 
 
 def wait_until_gone(pid: int, pidfd: int | None = None) -> None:
