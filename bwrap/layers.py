@@ -17,6 +17,7 @@ from bwrap.host import Shape
 from bwrap.plan import PATH, Kind, Plan
 from bwrap.process import Process
 from bwrap.seccomp import architecture, number
+from bwrap.text import printable
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
@@ -115,14 +116,14 @@ def remedy(name: str) -> str:
 
 
 def told(value: object) -> str:
-    """Say a result as a person reads it: an errno by its name, a list by its items."""
+    """Say a result as a person reads it: an errno by its name, a list by its items, what is no text escaped."""
     if type(value) is int and value < 0:
         return errno.errorcode.get(-value, str(value))
     if isinstance(value, list):
-        return " ".join(str(each) for each in value) or "nothing"
+        return printable(" ".join(str(each) for each in value)) or "nothing"
     if isinstance(value, dict):
         return ", ".join(f"{name} {told(each)}" for name, each in value.items())
-    return str(value)
+    return printable(str(value))
 
 
 def _proves(observed: object, expected: object) -> bool:

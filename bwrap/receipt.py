@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from bwrap import layers
 from bwrap.errors import LayerError
+from bwrap.text import printable
 
 if TYPE_CHECKING:
     from bwrap.process import Process
@@ -52,11 +53,11 @@ class Receipt:
             "start_time": self.start_time,
             "uid": self.process.uid,
             "bubblewrap": {
-                "path": bubblewrap.path,
+                "path": printable(bubblewrap.path),
                 "version": bubblewrap.version,
                 "digest": bubblewrap.digest,
             },
-            "interpreter": {"path": python.path, "version": python.version},
+            "interpreter": {"path": printable(python.path), "version": python.version},
             "argv_digest": self.argv_digest,
             "filter_digest": self.filter_digest,
             "image_digest": self.image_digest,

@@ -21,6 +21,7 @@ from bwrap import profile as profiles
 from bwrap.errors import ConfinementError, LayerError
 from bwrap.plan import Places, resolve
 from bwrap.supervise import Ledger
+from bwrap.text import printable
 from spl import __version__, hardening
 from spl.api.authentication import Authenticator
 from spl.api.listener import Listener, bind_tcp, bind_unix
@@ -59,7 +60,9 @@ _log = structlog.get_logger("spl.daemon")
 
 
 async def serve(settings: Settings, *, announce: Callable[[str], None]) -> None:
-    """Run the daemon until SIGTERM or SIGINT; `announce` is told, once, where it listens and what it could confirm.
+    """Run the daemon until SIGTERM, SIGINT or SIGHUP.
+
+    `announce` is told, once, where it listens and which layers it could confirm.
 
     Must be the main thread's: workers die with the thread that started them (PR_SET_PDEATHSIG, prctl(2)).
     Raises an `SplError` when it cannot start; nothing it made is left then.
@@ -68,7 +71,7 @@ async def serve(settings: Settings, *, announce: Callable[[str], None]) -> None:
     _configure_log(settings.log_format)
     stopping = asyncio.Event()
     loop = asyncio.get_running_loop()
-    for number in (signal.SIGTERM, signal.SIGINT):
+    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         loop.add_signal_handler(number, stopping.set)
     async with contextlib.AsyncExitStack() as stack:
         daemon = await _start(settings, stack)
@@ -111,9 +114,9 @@ class _Daemon:
             layers = f"sandboxed starts are refused: {isolation.refused}"
         return "\n".join(
             (
-                f"spl {__version__} serves {self.home.path}",
-                f"  operator API  http://{ADDRESS}:{self.port} and {self.home.operator_socket}",
-                f"  worker doors  {self.worker_socket}",
+                f"spl {__version__} serves {printable(str(self.home.path))}",
+                f"  operator API  http://{ADDRESS}:{self.port} and {printable(str(self.home.operator_socket))}",
+                f"  worker doors  {printable(self.worker_socket)}",
                 f"  shape         {isolation.shape}",
                 f"  layers        {layers}",
                 (
@@ -302,7 +305,7 @@ async def _listening(listener: Listener) -> AsyncIterator[None]:
 
 
 def _configure_log(form: str) -> None:
-    as_json = form == "json" or (form == "auto" and not sys.stderr.isatty())
+    as_json = form == "json" or (form == "auto" and not _terminal())
     # Strings as their repr: what a run or a peer brings in must not steer the terminal.
     console = structlog.dev.ConsoleRenderer(repr_native_str=True)
     renderer: Any = structlog.processors.JSONRenderer() if as_json else console
@@ -311,7 +314,7 @@ def _configure_log(form: str) -> None:
         structlog.stdlib.add_log_level,
         structlog.processors.TimeStamper(fmt="iso", utc=True),
     ]
-    handler = logging.StreamHandler(sys.stderr)
+    handler = logging.StreamHandler(sys.stderr) if sys.stderr is not None else logging.NullHandler()
     handler.setFormatter(
         structlog.stdlib.ProcessorFormatter(
             foreign_pre_chain=shared,
@@ -330,3 +333,8 @@ def _configure_log(form: str) -> None:
         logger_factory=structlog.stdlib.LoggerFactory(),
         cache_logger_on_first_use=True,
     )
+
+
+def _terminal() -> bool:
+    # None when the daemon was started with standard error closed.
+    return sys.stderr is not None and sys.stderr.isatty()

@@ -57,7 +57,9 @@ class HomeUnsafe(SplError):
 
     code = "HOME_UNSAFE"
     exit_status = 10
-    remedy = "give --home a directory that you own, mode 0700, that is not a symlink"
+    remedy = (
+        "make what the message names yours alone (chmod 0700 a folder, 0600 a file), or give another --home"
+    )
 
 
 class HomeInUse(SplError):
@@ -107,6 +109,15 @@ class DaemonUnreachable(SplError):
     status = 503
     exit_status = 16
     remedy = "start it with 'spl serve', or point --home or SPL_URL at the one that runs"
+
+
+class HostRefused(SplError):
+    """The operating system refused something of the command's or the daemon's own: a file, a pipe, a process."""
+
+    code = "HOST_REFUSED"
+    status = 503
+    exit_status = 17
+    remedy = "mend what the message names, then try again"
 
 
 # --- the request: exit 20-29 ---
@@ -304,7 +315,7 @@ class IngestFailed(SplError):
     code = "INGEST_FAILED"
     status = 400
     exit_status = 40
-    remedy = "leave the clock out to be given the next one"
+    remedy = "correct what the message names; a clock that is left out is given the next one"
 
 
 class StoreUnavailable(SplError):
@@ -313,7 +324,7 @@ class StoreUnavailable(SplError):
     code = "STORE_UNAVAILABLE"
     status = 503
     exit_status = 41
-    remedy = "free space on the home's file system or mend its permissions, then try again"
+    remedy = "mend what the message names (space, permissions, the file itself), then try again"
 
 
 def table() -> list[type[SplError]]:

@@ -19,13 +19,21 @@ if TYPE_CHECKING:
 
 _PR_SET_DUMPABLE, _PR_GET_DUMPABLE, _PR_SET_CHILD_SUBREAPER = 4, 3, 36
 
-# The client's token, and what providers' own tools read their keys from. A provider's key belongs in `secrets/`.
-_SECRET = re.compile(r"SPL_TOKEN|[A-Z0-9_]*(?:API_KEY|AUTH_TOKEN|ACCESS_KEY|SECRET_KEY)(?:_[A-Z0-9]+)?")
+# The client's token, what providers' own tools read their keys from, and whatever else calls itself a secret: the
+# daemon reads none of them. A provider's key belongs in `secrets/`.
+_SECRET = re.compile(
+    r"(?:.*_)?(?:TOKEN|SECRET|PASSWORD|PASSWD|CREDENTIALS?|API_?KEY|ACCESS_KEY(?:_ID)?|SECRET_KEY|PRIVATE_KEY)(?:_.*)?",
+    re.IGNORECASE,
+)
 
 
 def secrets_in(environ: Mapping[str, str]) -> list[str]:
     """Give the names of variables that hold, by their name, a credential."""
-    return sorted(name for name in environ if _SECRET.fullmatch(name))
+    return sorted(
+        name
+        for name in environ
+        if name == "SPL_TOKEN" or (not name.startswith("SPL_") and _SECRET.fullmatch(name))
+    )
 
 
 def drop_secrets() -> None:

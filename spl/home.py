@@ -37,7 +37,7 @@ def locate(flag: str | None, environ: Mapping[str, str]) -> Path:
     """Give the home's path: the flag, SPL_HOME, SYNCROPEL_HOME or `~/.syncro`, the first that is set."""
     candidates = (flag, environ.get("SPL_HOME"), environ.get("SYNCROPEL_HOME"))
     path = next((value for value in candidates if value is not None), "~/.syncro")
-    if not path:
+    if not path or (path.startswith("~") and environ.get("HOME") == ""):
         raise HomeUnsafe("the home's path is empty")
     return Path(os.path.expanduser(path))
 
@@ -199,7 +199,7 @@ class Lock:
 def running_pid(home: Home) -> int | None:
     """Give the pid of the daemon that holds this home's lock, or None if nobody does."""
     try:
-        descriptor = os.open(home.pid, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
+        descriptor = os.open(home.pid, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     except FileNotFoundError:
         return None
     try:

@@ -7,7 +7,7 @@ import tomllib
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
 
-from pydantic import AfterValidator, Field, ValidationError
+from pydantic import AfterValidator, Field, TypeAdapter, ValidationError
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
 
 from spl import home as homes
@@ -96,22 +96,37 @@ def load(flags: Mapping[str, object], environ: Mapping[str, str] = os.environ) -
     values: dict[str, object] = {}
     origins: dict[str, str] = {}
     for source in (
-        _file(home / "config.toml"),
+        _file(home / "config.toml") if os.path.lexists(home) else {},
         _variables(environ),
         {name: (f"--{name.replace('_', '-')}", value) for name, value in given.items()},
     ):
         for name, (origin, value) in source.items():
             if name not in Settings.model_fields or name == "home":
                 raise SettingsInvalid(f"{origin} is not a setting")
+            _check(name, origin, value)
             values[name], origins[name] = value, origin
     try:
         return Settings(**{**values, "home": home})  # type: ignore[arg-type]
     except ValidationError as error:
-        first = error.errors()[0]
-        field = str(first["loc"][0])
-        reason = first["msg"].removeprefix("Value error, ")
-        shown = ascii(values.get(field))[:120]
-        raise SettingsInvalid(f"{origins.get(field, field)} cannot be {shown}: {reason}") from None
+        field = str(error.errors()[0]["loc"][0])
+        raise _invalid(origins.get(field, field), values.get(field), error) from None
+
+
+def _check(name: str, origin: str, value: object) -> None:
+    """Refuse a value by itself, also one that another source overrides.
+
+    In the file a value has a type: `true` is no port, and a number is no text.
+    """
+    annotation: Any = Settings.model_fields[name].rebuild_annotation()
+    try:
+        TypeAdapter(annotation).validate_python(value, strict=origin.startswith("the key "))
+    except ValidationError as error:
+        raise _invalid(origin, value, error) from None
+
+
+def _invalid(origin: str, value: object, error: ValidationError) -> SettingsInvalid:
+    reason = error.errors()[0]["msg"].removeprefix("Value error, ")
+    return SettingsInvalid(f"{origin} cannot be {ascii(value)[:120]}: {reason}")
 
 
 def _variables(environ: Mapping[str, str]) -> dict[str, tuple[str, object]]:
@@ -123,6 +138,8 @@ def _variables(environ: Mapping[str, str]) -> dict[str, tuple[str, object]]:
 
 
 def _file(path: Path) -> dict[str, tuple[str, object]]:
+    if os.path.lexists(path) and not os.path.isfile(path):
+        raise SettingsInvalid(f"{str(path)!r} is no regular file, or a link to nothing")
     try:
         text = path.read_text(encoding="utf-8")
         table: dict[str, Any] = tomllib.loads(text)

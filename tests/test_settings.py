@@ -72,7 +72,9 @@ def test_a_value_that_is_not_valid_is_refused_with_where_it_came_from(
     variable = f"SPL_{name.upper()}"
     with pytest.raises(SettingsInvalid, match=rf"^the variable {variable} cannot be '{value}': .*({reason})"):
         load({}, {**environ, variable: value})
-    (tmp_path / "config.toml").write_text(f"{name} = '{value}'\n")
+    # As the file would hold it: a number where a number can be meant.
+    said = value if value in {"nan", "inf"} or value.lstrip("-").isdigit() else f"'{value}'"
+    (tmp_path / "config.toml").write_text(f"{name} = {said}\n")
     with pytest.raises(
         SettingsInvalid, match=rf"^the key '{name}' of '.*config.toml' cannot be .*({reason})"
     ):
@@ -111,8 +113,31 @@ def test_a_file_that_is_not_utf8_is_refused(tmp_path: Path, environ: dict[str, s
 
 def test_a_file_that_cannot_be_read_is_refused(tmp_path: Path, environ: dict[str, str]) -> None:
     (tmp_path / "config.toml").mkdir()
-    with pytest.raises(SettingsInvalid, match=r"config\.toml' cannot be read: Is a directory"):
+    with pytest.raises(SettingsInvalid, match=r"config\.toml' is no regular file"):
         load({}, environ)
+
+
+def test_a_file_that_leads_nowhere_is_refused(tmp_path: Path, environ: dict[str, str]) -> None:
+    (tmp_path / "config.toml").symlink_to("nowhere")
+    with pytest.raises(SettingsInvalid, match=r"config\.toml' is no regular file, or a link to nothing"):
+        load({}, environ)
+
+
+@pytest.mark.parametrize(
+    "line", ["port = true", "port = '9100'", "port = 9100.0", "provider = 7", "probe_seconds = '1'"]
+)
+def test_a_value_of_another_type_is_refused_in_the_file(
+    tmp_path: Path, environ: dict[str, str], line: str
+) -> None:
+    (tmp_path / "config.toml").write_text(f"{line}\n")
+    with pytest.raises(SettingsInvalid, match=r"^the key .* cannot be .*valid"):
+        load({}, environ)
+
+
+def test_a_value_that_is_overridden_must_be_valid_too(tmp_path: Path, environ: dict[str, str]) -> None:
+    (tmp_path / "config.toml").write_text("port = 70000\n")
+    with pytest.raises(SettingsInvalid, match=r"the key 'port' of .* cannot be 70000"):
+        load({"port": 9100}, environ)
 
 
 def test_an_empty_home_is_refused() -> None:

@@ -14,7 +14,8 @@ from starlette.routing import Route
 from spl.api.answers import JsonAnswer, error_answer, listing, record_listing
 from spl.api.limits import body_limit, refuse_unread
 from spl.api.requests import RecordBody, StartBody, page, query, read_body
-from spl.errors import Internal, MethodNotAllowed, NotFound, SplError, Unauthenticated
+from spl.errors import Internal, InvalidBody, MethodNotAllowed, NotFound, SplError, Unauthenticated
+from spl.kernel.rows import STATES
 
 if TYPE_CHECKING:
     from starlette.responses import Response
@@ -149,6 +150,8 @@ class OperatorApi:
         principal.require(RECORDS_READ)
         fields = query(request, "state", "actor", "since", "limit")
         since, limit = page(fields)
+        if fields.get("state", "running") not in STATES:
+            raise InvalidBody(f"the query's 'state' must be one of {', '.join(STATES)}")
         rows, more = await self.kernel.rows(
             state=fields.get("state"), actor=fields.get("actor"), since=since, limit=limit
         )

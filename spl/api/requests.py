@@ -6,7 +6,7 @@ import asyncio
 from decimal import Decimal
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
 
 from spl.errors import InvalidBody, MissingField
 from spl.kernel.kernel import Start
@@ -23,6 +23,12 @@ _DEFAULT = 100
 _SEQUENCES = 2**63
 
 _Name = Annotated[str, Field(min_length=1, max_length=200)]
+
+
+def _not_blank(goal: str) -> str:
+    if not goal.strip():
+        raise ValueError("it says nothing")
+    return goal
 
 
 class Body(BaseModel):
@@ -60,7 +66,7 @@ class RecordBody(Body):
 class StartBody(Body):
     """`POST /v1/work/loop`."""
 
-    goal: Annotated[str, Field(min_length=1, max_length=65536, pattern=r"\S")]
+    goal: Annotated[str, AfterValidator(_not_blank), Field(max_length=65536)]
     actor: _Name | None = None
     model: _Name | None = None
     max_turns: Annotated[int, Field(ge=1, le=100_000)] | None = None
@@ -100,7 +106,7 @@ async def read_body(request: Request, form: type[_B]) -> _B:
     place = ".".join(str(part) for part in first["loc"])
     if absent:
         raise MissingField(f"the field {place!r} is missing")
-    raise InvalidBody(f"the field {place!r}: {first['msg']}")
+    raise InvalidBody(f"the field {place!r}: {first['msg'].removeprefix('Value error, ')}")
 
 
 async def read_json(body: bytes) -> Any:

@@ -13,7 +13,7 @@ from spl import __version__
 from spl.cli.options import common, home_option, output_option
 from spl.cli.output import is_json, print_facts, print_json
 from spl.client import Client
-from spl.errors import DaemonUnreachable, HomeInUse
+from spl.errors import DaemonUnreachable, HomeInUse, SettingsInvalid
 from spl.home import Home, locate, login, running_pid
 
 if TYPE_CHECKING:
@@ -59,7 +59,7 @@ def stop(home: str | None, output: str | None, timeout: float) -> None:
 
     It is sent SIGTERM, and nothing stronger if it takes longer than the timeout.
     """
-    opened = Home.open(locate(home, os.environ), create=False)
+    opened = _own_home(home)
     pid = running_pid(opened)
     try:
         descriptor = None if pid is None else os.pidfd_open(pid)
@@ -78,6 +78,15 @@ def stop(home: str | None, output: str | None, timeout: float) -> None:
     finally:
         os.close(descriptor)
     _print({"stopped": pid}, output)
+
+
+def _own_home(flag: str | None) -> Home:
+    """Open the home on this machine; a daemon that SPL_URL names elsewhere is not the one in it."""
+    if flag is None and os.environ.get("SPL_URL"):
+        raise SettingsInvalid(
+            "this command works on a home and SPL_URL names a daemon by address: give --home"
+        )
+    return Home.open(locate(flag, os.environ), create=False)
 
 
 @click.command()
@@ -100,7 +109,7 @@ def show_token(home: str | None, output: str | None) -> None:
 
     It is read from the home; no daemon is needed. It is plain text unless JSON is asked for.
     """
-    value = Home.open(locate(home, os.environ), create=False).read_token()
+    value = _own_home(home).read_token()
     if output == "json":
         print_json({"token": value})
     else:

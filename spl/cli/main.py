@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 from importlib import import_module
 from typing import TYPE_CHECKING, Final, NoReturn
@@ -12,7 +13,7 @@ import click
 from spl import __version__
 from spl.cli.options import Invocation
 from spl.cli.text import shown
-from spl.errors import SplError
+from spl.errors import HostRefused, SplError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -78,13 +79,31 @@ def main() -> NoReturn:
     except SplError as error:
         _report(error, invocation.output)
         sys.exit(error.exit_status)
+    except (OSError, UnicodeError) as error:
+        refused = HostRefused(_said(error))
+        _report(refused, invocation.output)
+        # Standard output itself may be what failed: nothing more of it is to be flushed.
+        sys.stderr.flush()
+        os._exit(refused.exit_status)
     sys.exit(status if isinstance(status, int) else 0)
 
 
+def _said(error: OSError | UnicodeError) -> str:
+    if isinstance(error, UnicodeError):
+        return f"this terminal's encoding cannot show what was to be printed: {error}"
+    where = "" if error.filename is None else f" on {os.fsdecode(error.filename)!r}"
+    return f"the operating system refused{where}: {error.strerror or error}"
+
+
 def _report(error: SplError, output: str | None) -> None:
-    click.echo(f"spl: {error.code}: {shown(error.message)}; {error.remedy}", err=True)
+    if sys.stderr is None:
+        return
+    # The daemon may know better than the table what to do: which layer to mend, and how.
+    remedy = error.fields.get("remedy")
+    remedy = remedy if isinstance(remedy, str) else error.remedy
+    click.echo(f"spl: {error.code}: {shown(error.message)}; {shown(remedy)}", err=True)
     if output == "json":
-        click.echo(json.dumps({**error.wire(), "remedy": error.remedy}), err=True)
+        click.echo(json.dumps({**error.wire(), "remedy": remedy}), err=True)
 
 
 if __name__ == "__main__":

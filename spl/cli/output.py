@@ -21,7 +21,12 @@ _WIDTH_WITHOUT_TERMINAL = 200
 
 def is_json(output: str | None) -> bool:
     """Tell whether to print JSON: asked for, or not asked for a table and not on a terminal."""
-    return output == "json" or (output is None and not sys.stdout.isatty())
+    return output == "json" or (output is None and not _terminal())
+
+
+def _terminal() -> bool:
+    # None when the command was started with standard output closed.
+    return sys.stdout is not None and sys.stdout.isatty()
 
 
 def print_json(document: object) -> None:
@@ -76,5 +81,5 @@ def _print(table: Table) -> None:
     from rich.console import Console  # noqa: PLC0415
 
     # What looks like markup in somebody's text is text.
-    width = None if sys.stdout.isatty() else _WIDTH_WITHOUT_TERMINAL
+    width = None if _terminal() else _WIDTH_WITHOUT_TERMINAL
     Console(markup=False, highlight=False, emoji=False, width=width).print(table)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from typing import TYPE_CHECKING, Final
 
 import click
@@ -12,6 +11,7 @@ from spl.cli.output import is_json, print_facts, print_json, print_rows
 from spl.cli.text import brief
 from spl.client import Client, segment
 from spl.errors import InvalidBody
+from spl.records.canonical import parse
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -31,9 +31,9 @@ _WORDS: Final = ("decision", "outcome", "status", "tool", "transport", "topic", 
 def know(home: str | None, output: str | None, thread: str, actor: str, act: str, body: str) -> None:
     """Write a record and print it as the log holds it."""
     try:
-        parsed = json.loads(body)
-    except (ValueError, RecursionError) as error:
-        raise InvalidBody(f"--body is not valid JSON: {error}") from None
+        parsed = parse(body)
+    except InvalidBody as error:
+        raise InvalidBody(f"--body is not valid JSON: {error.message}") from None
     record = Client.locate(home).request(
         "POST", "/v1/records", {"thread": thread, "actor": actor, "act": act, "body": parsed}
     )

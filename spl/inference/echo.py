@@ -18,8 +18,8 @@ if TYPE_CHECKING:
 _BEFORE = "Record a note whose text is exactly: "
 _AFTER = " . Use the record_note tool"
 _NO_MODEL = (
-    "No model is configured, so this goal cannot be carried out. "
-    "Start the daemon with a provider that has one; 'spl serve --help' names them."
+    "No model is configured, so this goal cannot be carried out: the provider 'echo' only does goals of the form "
+    f"'{_BEFORE}TEXT{_AFTER} with only the text argument. Then stop.'"
 )
 
 

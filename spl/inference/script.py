@@ -8,6 +8,7 @@ reply, `{"fail": message}` is a provider that fails.
 from __future__ import annotations
 
 import json
+import os
 from decimal import Decimal
 from typing import TYPE_CHECKING, Any, get_args
 
@@ -32,6 +33,9 @@ class ScriptProvider:
     @classmethod
     def load(cls, path: str) -> ScriptProvider:
         """Read a script; raises SettingsInvalid, with the file and the reply's index, if it is not valid."""
+        if os.path.exists(path) and not os.path.isfile(path):
+            # A FIFO would hold the daemon up for ever.
+            raise SettingsInvalid(f"the script {path!r} is no regular file")
         try:
             with open(path, "rb") as file:
                 document = json.loads(

@@ -133,7 +133,7 @@ class Kernel:
                 sandboxed=sandboxed,
             ),
             tools=_granted(start.tools),
-            forbidden=tuple(sorted(set(start.forbidden_tools))),
+            forbidden=_forbidden(start.forbidden_tools),
             narrowed=(),
             model=start.model,
             profile=profile if sandboxed else None,
@@ -239,6 +239,14 @@ class Kernel:
 
     def _time(self) -> str:
         return self._now().isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+def _forbidden(wanted: Sequence[str]) -> tuple[str, ...]:
+    """Give the run's own clamp; a name that is no tool forbids nothing, which its writer did not mean."""
+    for name in wanted:
+        if name not in TOOLS:
+            raise InvalidBody(f"the tool {name!r} cannot be forbidden: there are {', '.join(sorted(TOOLS))}")
+    return tuple(sorted(set(wanted)))
 
 
 def _granted(wanted: Sequence[str] | None) -> tuple[str, ...]:

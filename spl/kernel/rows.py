@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 
 Json = dict[str, Any]
 
+STATES = ("running", "done", "stopped", "stopped_short")
+
 
 def live_row(run: Run) -> Json:
     """Give the row of a run that is going on."""

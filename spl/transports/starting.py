@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import structlog
 
 from bwrap.errors import LayerError
-from spl.errors import IsolationUnavailable, SplError, StoreUnavailable
+from spl.errors import IsolationUnavailable, StoreUnavailable
 from spl.kernel.names import SANDBOXED
 from spl.transports import in_process
 
@@ -25,6 +25,8 @@ if TYPE_CHECKING:
     from spl.kernel.principals import Principal
     from spl.kernel.runs import Run, Terms
     from spl.transports.sandboxed import Sandbox, Worker
+
+_RETRY_SECONDS, _RETRY_MOST_SECONDS = 1.0, 30.0
 
 _log = structlog.get_logger("spl.transports")
 
@@ -114,19 +116,31 @@ class Transports:
     async def _see_through(self, run: Run, loop: Coroutine[Any, Any, Ending], slot: Slot | None) -> None:
         try:
             ending = await loop
-            await self._kernel.finish(run, ending)
-        except SplError as error:
-            # The log cannot take the outcome now; the next start of the daemon gives the run one.
-            _log.error(
-                "run ended without its outcome", thread=run.terms.thread, code=error.code, error=error.message
-            )
-            return
         finally:
             if slot is not None:
                 slot.release()
+        await self._conclude(run, ending)
         _log.info(
             "run ended", thread=run.terms.thread, clean=ending.clean, exit=ending.exit, cause=ending.cause
         )
+
+    async def _conclude(self, run: Run, ending: Ending) -> None:
+        """Have the outcome written; a log that cannot take it now is asked again until it can or the daemon stops.
+
+        What has no outcome by then gets one at the daemon's next start.
+        """
+        seconds = _RETRY_SECONDS
+        while True:
+            try:
+                await self._kernel.finish(run, ending)
+            except StoreUnavailable as error:
+                _log.error("the outcome cannot be written", thread=run.terms.thread, error=error.message)
+                if self._stopping:
+                    raise
+            else:
+                return
+            await asyncio.sleep(seconds)
+            seconds = min(2 * seconds, _RETRY_MOST_SECONDS)
 
     def _watch(self, run: Coroutine[Any, Any, None]) -> None:
         task = asyncio.create_task(run)

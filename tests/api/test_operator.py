@@ -501,3 +501,20 @@ def test_nothing_of_a_body_is_read_for_someone_who_is_not_known(tmp_path: Path) 
         assert (await served.raw(head.encode(), on="operator")).startswith(b"HTTP/1.1 413 ")
 
     serve(tmp_path, talk)
+
+
+def test_a_state_that_no_run_can_have_is_refused(tmp_path: Path) -> None:
+    async def talk(served: Served) -> None:
+        assert (await served.ask("GET", "/v1/runs?state=bogus")).refusal == (422, "INVALID_BODY")
+        assert (await served.ask("GET", "/v1/runs?state=stopped")).json["data"] == []
+
+    serve(tmp_path, talk)
+
+
+def test_a_tool_that_does_not_exist_cannot_be_forbidden(tmp_path: Path) -> None:
+    async def talk(served: Served) -> None:
+        body = {"goal": "a goal", "forbidden_tools": ["record_nose"]}
+        assert (await served.ask("POST", "/v1/work/loop", body)).refusal == (422, "INVALID_BODY")
+        assert await served.here.store.count() == 0
+
+    serve(tmp_path, talk)

