@@ -91,7 +91,9 @@ def main() -> NoReturn:
 def _said(error: OSError | UnicodeError) -> str:
     if isinstance(error, UnicodeError):
         return f"this terminal's encoding cannot show what was to be printed: {error}"
-    where = "" if error.filename is None else f" on {os.fsdecode(error.filename)!r}"
+    # A number is a descriptor's, and says nothing to a person.
+    named = isinstance(error.filename, str | bytes)
+    where = f" on {os.fsdecode(error.filename)!r}" if named else ""
     return f"the operating system refused{where}: {error.strerror or error}"
 
 

@@ -204,3 +204,33 @@ def test_commands_complete_in_the_shell(
     ended = subprocess.run(command, env={**environ, **given}, capture_output=True, text=True, timeout=60)
     assert {word for word in expected if word in ended.stdout} == expected
     assert "serve" not in ended.stdout
+
+
+def test_what_the_operating_system_refuses_is_one_sentence_and_no_traceback(spl: Spl, home: Home) -> None:
+    home.pid.symlink_to("/etc/passwd")
+    ended = spl("stop")
+    assert ended.returncode == errors.HostRefused.exit_status
+    assert ended.stderr.startswith("spl: HOST_REFUSED: the operating system refused on '")
+    assert ended.stderr.count("\n") == 1
+
+
+@pytest.mark.parametrize("command", [("version",), ("version", "-o", "json")])
+def test_a_full_standard_output_is_an_error_that_is_said(
+    environ: dict[str, str], command: tuple[str, ...]
+) -> None:
+    with open("/dev/full", "w") as full:
+        ended = subprocess.run(
+            [sys.executable, "-m", "spl.cli.main", *command],
+            env=environ, stdout=full, stderr=subprocess.PIPE, text=True, check=False,
+        )  # fmt: skip
+    assert ended.returncode == errors.HostRefused.exit_status
+    assert "No space left on device" in ended.stderr
+    assert "Traceback" not in ended.stderr
+
+
+def test_a_remedy_that_the_daemon_gives_is_the_one_that_is_said(spl: Spl, daemon: Daemon) -> None:
+    refusal = error(
+        503, "ISOLATION_UNAVAILABLE", "the layer network cannot be confirmed", remedy="mend the kernel"
+    )
+    daemon.routes["POST /v1/work/loop"] = refusal
+    assert "; mend the kernel\n" in spl("run", "a goal").stderr
