@@ -10,9 +10,15 @@ from starlette.responses import Response
 from spl.errors import AdmissionCeiling, SplError
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Awaitable, Callable, Sequence
 
     from spl.records.record import Record
+
+
+PAGE_BYTES = 8 << 20
+"""Characters of records after which a page ends."""
+
+_SLICE = 64
 
 
 class JsonAnswer(Response):
@@ -40,6 +46,24 @@ def listing(items: Sequence[dict[str, Any]], *, has_more: bool) -> JsonAnswer:
     return JsonAnswer({"object": "list", "data": list(items), "has_more": has_more})
 
 
-def record_listing(records: Sequence[Record], limit: int) -> JsonAnswer:
-    """Give records as a listing, from a read that asked for one more than `limit`."""
-    return listing([record.wire() for record in records[:limit]], has_more=len(records) > limit)
+async def record_listing(
+    read: Callable[[int, int], Awaitable[list[Record]]], since: int, limit: int
+) -> JsonAnswer:
+    """Give up to `limit` records as a listing; `read` takes `since` and a limit and gives records in order.
+
+    A page ends early, with `has_more`, where its text passes `PAGE_BYTES`: bodies may be large, and an answer is made
+    in memory. It is read in slices for the same reason.
+    """
+    found: list[dict[str, Any]] = []
+    size = 0
+    while True:
+        slice_ = await read(since, min(_SLICE, limit + 1 - len(found)))
+        for record in slice_:
+            if len(found) == limit or size > PAGE_BYTES:
+                return listing(found, has_more=True)
+            document = record.wire()
+            size += len(json.dumps(document))
+            found.append(document)
+            since = record.sequence
+        if not slice_:
+            return listing(found, has_more=False)

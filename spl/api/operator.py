@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from spl.api.authentication import Authenticator
     from spl.kernel.kernel import Kernel
     from spl.kernel.principals import Principal
+    from spl.records.record import Record
     from spl.transports.starting import Transports
 
 _OPEN = "/health"
@@ -107,14 +108,9 @@ class OperatorApi:
         principal.require(RECORDS_READ)
         fields = query(request, "thread", "actor", "kind", "since", "limit")
         since, limit = page(fields)
-        records = await self.kernel.store.select(
-            thread=fields.get("thread"),
-            actor=fields.get("actor"),
-            kind=fields.get("kind"),
-            since=since,
-            limit=limit + 1,
+        return await self._listing(
+            since, limit, thread=fields.get("thread"), actor=fields.get("actor"), kind=fields.get("kind")
         )
-        return record_listing(records, limit)
 
     async def _record(self, request: Request, principal: Principal) -> Response:
         principal.require(RECORDS_READ)
@@ -135,10 +131,15 @@ class OperatorApi:
     async def _thread_records(self, request: Request, principal: Principal) -> Response:
         principal.require(RECORDS_READ)
         since, limit = page(query(request, "since", "limit"))
-        thread = request.path_params["thread"]
-        return record_listing(
-            await self.kernel.store.select(thread=thread, since=since, limit=limit + 1), limit
-        )
+        return await self._listing(since, limit, thread=request.path_params["thread"])
+
+    async def _listing(
+        self, since: int, limit: int, *, thread: str | None, actor: str | None = None, kind: str | None = None
+    ) -> Response:
+        def read(after: int, most: int) -> Awaitable[list[Record]]:
+            return self.kernel.store.select(thread=thread, actor=actor, kind=kind, since=after, limit=most)
+
+        return await record_listing(read, since, limit)
 
     async def _start(self, request: Request, principal: Principal) -> Response:
         query(request)

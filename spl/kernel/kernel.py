@@ -46,6 +46,8 @@ CONFIG_WRITE = "config:write"
 RECORDS_WRITE = "records:write"
 WORK_RUN = "work:run"
 
+_PAGE = 100
+
 Json = dict[str, Any]
 
 
@@ -193,11 +195,9 @@ class Kernel:
         """Give each run that a dead daemon left open its outcome; gives their threads."""
         threads: list[str] = []
         for anchor in await self.store.unfinished(LOOP, OUTCOME):
-            records = await self._all(anchor.thread)
             outcome = Outcome("failed", "The daemon ended while the run was going.")
-            row = row_from_records(records)
+            row, head = await self._fold(anchor.thread)
             body = _outcome(outcome, row, evidence="kernel", exit=None, ended_at=self._time())
-            head = _head(records)
             await self.store.append([Draft(anchor.thread, ENGINE, "KNOW", body, parents=(head,))])
             threads.append(anchor.thread)
         return threads
@@ -206,9 +206,12 @@ class Kernel:
         """Give a run's row; raises `RunNotFound`."""
         if run := self.live.get(thread):
             return live_row(run)
-        if not await self.store.select(thread=thread, kind=LOOP, limit=1):
+        anchor = await self.store.select(thread=thread, kind=LOOP, limit=1)
+        if not anchor:
             raise RunNotFound(f"there is no run on the thread {thread!r}")
-        return row_from_records(await self._all(thread))
+        outcome = await self.store.select(thread=thread, kind=OUTCOME, limit=1)
+        # An outcome says all that the records before it add up to.
+        return row_from_records([*anchor, *outcome]) if outcome else (await self._fold(thread))[0]
 
     async def rows(
         self, *, state: str | None, actor: str | None, since: int, limit: int
@@ -229,13 +232,14 @@ class Kernel:
             if len(anchors) <= limit:
                 return found, False
 
-    async def _all(self, thread: str) -> list[Record]:
-        records: list[Record] = []
-        since = 0
-        while page := await self.store.select(thread=thread, since=since, limit=1000):
-            records += page
+    async def _fold(self, thread: str) -> tuple[Json, str]:
+        """Give the row that all of a run's records tell, and the head of its chain, a page at a time."""
+        row: Json = {}
+        head, since = "", 0
+        while page := await self.store.select(thread=thread, since=since, limit=_PAGE):
+            row, head = row_from_records(page, row), _head(page, head)
             since = page[-1].sequence
-        return records
+        return row, head
 
     def _time(self) -> str:
         return self._now().isoformat(timespec="milliseconds").replace("+00:00", "Z")
@@ -301,9 +305,8 @@ def _anchor(terms: Terms) -> Json:
     }
 
 
-def _head(records: Sequence[Record]) -> str:
+def _head(records: Sequence[Record], head: str) -> str:
     """Give the last record of a run's chain: the anchor, or what names the one before it as its only parent."""
-    head = ""
     for record in records:
         if record.kind == LOOP or (
             head and record.parents == (head,) and (record.kind or "").startswith("core.work.")

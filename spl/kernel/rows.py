@@ -46,9 +46,9 @@ def live_row(run: Run) -> Json:
     }
 
 
-def row_from_records(records: Iterable[Record]) -> Json:
-    """Give the row that a run's records tell; the first must be its anchor."""
-    row: Json = {}
+def row_from_records(records: Iterable[Record], row: Json | None = None) -> Json:
+    """Give the row that a run's records tell, or tell after those that told `row`; the first of all is the anchor."""
+    row = {} if row is None else row
     for record in records:
         body = record.body
         if record.kind == LOOP and record.actor == ENGINE:

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import asyncio
 import json
 
 import pytest
@@ -44,5 +45,8 @@ def test_a_full_house_says_when_to_come_again_and_a_refused_layer_its_facts() ->
 
 @pytest.mark.parametrize(("limit", "given", "more"), [(3, 3, False), (2, 2, True), (5, 3, False)])
 def test_a_listing_says_whether_there_is_more(limit: int, given: int, more: bool) -> None:
-    said = json.loads(bytes(record_listing(RECORDS, limit).body))
+    async def read(since: int, most: int) -> list[Record]:
+        return [record for record in RECORDS if record.sequence > since][:most]
+
+    said = json.loads(bytes(asyncio.run(record_listing(read, 0, limit)).body))
     assert (said["object"], len(said["data"]), said["has_more"]) == ("list", given, more)

@@ -518,3 +518,23 @@ def test_a_tool_that_does_not_exist_cannot_be_forbidden(tmp_path: Path) -> None:
         assert await served.here.store.count() == 0
 
     serve(tmp_path, talk)
+
+
+def test_a_page_of_large_records_ends_early_and_is_read_on_where_it_ended(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("spl.api.answers.PAGE_BYTES", 30_000)
+
+    async def talk(served: Served) -> None:
+        body = {"kind": "test.large.note.v1", "text": "x" * 10_000}
+        record = {"thread": "th_large", "actor": OPERATOR, "act": "KNOW", "body": body}
+        written = [(await served.ask("POST", "/v1/records", record)).json["id"] for _ in range(7)]
+        read: list[str] = []
+        since, pages, more = 0, 0, True
+        while more:
+            page = (await served.ask("GET", f"/v1/threads/th_large/records?since={since}")).json
+            read += [each["id"] for each in page["data"]]
+            since, pages, more = page["data"][-1]["sequence"], pages + 1, page["has_more"]
+        assert (read, pages) == (written, 3)
+
+    serve(tmp_path, talk)
