@@ -6,7 +6,7 @@ import secrets
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from spl.errors import InvalidBody, KindReserved, RunNotFound
+from spl.errors import IngestFailed, InvalidBody, KindReserved, RunNotFound
 from spl.kernel import config as configuration
 from spl.kernel.chain import Chain, Entry
 from spl.kernel.names import (
@@ -46,6 +46,7 @@ CONFIG_WRITE = "config:write"
 RECORDS_WRITE = "records:write"
 WORK_RUN = "work:run"
 
+_CLOCK_ROOM = 1_000_000
 _PAGE = 100
 
 Json = dict[str, Any]
@@ -100,12 +101,20 @@ class Kernel:
             if draft.actor != ENGINE or draft.thread != CONFIG_THREAD:
                 raise KindReserved(f"{CONFIG} is written to {CONFIG_THREAD} as {ENGINE} and nowhere else")
             configuration.check(draft.body)
+            await self._refuse_last_clock(draft)
         elif isinstance(kind, str) and (kind == "core" or kind.startswith("core.")):
             raise KindReserved(f"the kind {kind!r} is the kernel's, or a run's, to write")
         else:
             principal.require(RECORDS_WRITE)
             principal.writes_as(draft.actor)
         return (await self.store.append([draft]))[0]
+
+    async def _refuse_last_clock(self, draft: Draft) -> None:
+        """Keep room above the configuration's clock: with the highest one used, nothing could be moved ever again."""
+        newest = await self.store.select(thread=CONFIG_THREAD, actor=ENGINE, limit=1, newest_first=True)
+        most = (newest[0].clock if newest else 0) + _CLOCK_ROOM
+        if draft.clock is not None and draft.clock > most:
+            raise IngestFailed(f"the clock {draft.clock} of this configuration is over {most}")
 
     def terms(
         self, principal: Principal, start: Start, *, profile: str | None, profile_digest: str | None

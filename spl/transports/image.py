@@ -19,8 +19,8 @@ if TYPE_CHECKING:
 
 _ROOT = Path(__file__).resolve().parent.parent
 
-# In the order of their imports.
-_MODULES = {
+# What a worker is made of, in the order of its imports.
+MODULES = {
     "spl": "__init__.py",
     "spl.loop": "loop/__init__.py",
     "spl.loop.tools": "loop/tools.py",
@@ -52,7 +52,7 @@ sys.stdout.buffer.write(importlib.util.MAGIC_NUMBER + bytes(12) + marshal.dumps(
 
 def seal(python: Python, *, root: Path = _ROOT) -> Sealed:
     """Read the worker's sources below `root`, compile and seal them; raises `LayerError` when that fails."""
-    modules = {name: (root / path).read_text(encoding="utf-8") for name, path in _MODULES.items()}
+    modules = {name: (root / path).read_text(encoding="utf-8") for name, path in MODULES.items()}
     done = subprocess.run(
         [python.path, "-I", "-S", "-B", "-c", _PACK],
         input=json.dumps({"modules": modules, "start": _START}).encode(),

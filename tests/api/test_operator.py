@@ -538,3 +538,20 @@ def test_a_page_of_large_records_ends_early_and_is_read_on_where_it_ended(
         assert (read, pages) == (written, 3)
 
     serve(tmp_path, talk)
+
+
+@pytest.mark.claim("T2")
+def test_no_clock_can_be_used_that_would_let_no_configuration_follow(tmp_path: Path) -> None:
+    async def talk(served: Served) -> None:
+        body = {"kind": names.CONFIG, "topic": TRANSPORT, "transport": "sandboxed"}
+        record = {"thread": names.CONFIG_THREAD, "actor": names.ENGINE, "act": "LEARN", "body": body}
+        for clock in (2**63 - 1, 1_000_001):
+            assert (await served.ask("POST", "/v1/records", {**record, "clock": clock})).refusal == (
+                400,
+                "INGEST_FAILED",
+            )
+        assert await served.here.store.count() == 0
+        assert (await served.ask("POST", "/v1/records", {**record, "clock": 7})).status == 201
+        assert (await served.ask("POST", "/v1/records", record)).json["clock"] == 8
+
+    serve(tmp_path, talk)

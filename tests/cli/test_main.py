@@ -14,11 +14,10 @@ import pytest
 
 from spl import __version__, errors
 from spl.cli.main import COMMANDS, commands
+from tests.commands_page import leaves
 from tests.server import error
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from spl.home import Home
     from tests.cli.conftest import Spl
     from tests.server import Daemon, Request
@@ -26,20 +25,7 @@ if TYPE_CHECKING:
 HEALTH = "GET /v1/engine/health"
 
 
-def leaves(
-    command: click.Command, path: tuple[str, ...] = ()
-) -> Iterator[tuple[tuple[str, ...], click.Command]]:
-    if not isinstance(command, click.Group):
-        yield path, command
-        return
-    context = click.Context(command)
-    for name in command.list_commands(context):
-        child = command.get_command(context, name)
-        assert child is not None
-        yield from leaves(child, (*path, name))
-
-
-LEAVES = dict(leaves(commands))
+LEAVES = {tuple(name.split()[1:]): command for name, command in leaves()}
 
 
 def test_the_commands_are_those_of_the_contract() -> None:

@@ -114,7 +114,7 @@ def test_the_same_sources_give_the_same_digest_wherever_they_lie(python: Python,
 
 
 @pytest.mark.claim("M4")
-@pytest.mark.parametrize("name", sorted(image._MODULES.values()))
+@pytest.mark.parametrize("name", sorted(image.MODULES.values()))
 def test_a_change_of_any_source_changes_the_digest(python: Python, sources: Path, name: str) -> None:
     before = digest(python, sources)
     with open(sources / name, "a") as file:
@@ -129,7 +129,7 @@ def test_what_is_installed_after_the_sealing_changes_nothing(
 ) -> None:
     sealed = image.seal(python, root=sources)
     before = content(sealed)
-    for name in image._MODULES.values():
+    for name in image.MODULES.values():
         (sources / name).write_text("raise SystemExit(99)\n")
 
     assert content(sealed) == before
@@ -140,7 +140,7 @@ def test_what_is_installed_after_the_sealing_changes_nothing(
 def test_the_image_holds_every_module_of_the_worker_and_of_its_loop() -> None:
     rooms = {f"{room}/{path.name}" for room in ("loop", "worker") for path in (SOURCES / room).glob("*.py")}
 
-    assert set(image._MODULES.values()) == rooms | {"__init__.py"}
+    assert set(image.MODULES.values()) == rooms | {"__init__.py"}
 
 
 def test_sources_that_do_not_compile_are_a_refusal_that_names_the_error(

@@ -13,21 +13,12 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from spl.transports.image import MODULES
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
 
-# In the order of their imports.
-MODULES = {
-    "spl": "__init__.py",
-    "spl.loop": "loop/__init__.py",
-    "spl.loop.tools": "loop/tools.py",
-    "spl.loop.machine": "loop/machine.py",
-    "spl.worker": "worker/__init__.py",
-    "spl.worker.doors": "worker/doors.py",
-    "spl.worker.probe": "worker/probe.py",
-    "spl.worker.program": "worker/program.py",
-}
 IMAGE = """
 import sys
 for name, source in {sources!r}.items():

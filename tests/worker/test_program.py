@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 import spl
-from tests.worker.conftest import MODULES, Answer, chunked, plain
+from spl.transports.image import MODULES
+from tests.worker.conftest import Answer, chunked, plain
 
 if TYPE_CHECKING:
     from collections.abc import Callable
