@@ -44,6 +44,20 @@ class Bubblewrap:
     path: str
     version: str
     digest: str
+    stamp: tuple[int, ...]
+
+    def require_unchanged(self) -> None:
+        """Refuse a program that is not the one that was examined: a receipt would state another's digest.
+
+        Raises `LayerError`.
+        """
+        if file_stamp(self.path) != self.stamp:
+            raise LayerError(
+                "sandbox",
+                expected=f"the {self.path} that was examined when the daemon started",
+                observed="another file, or none",
+                remedy="start the daemon again, so that it examines what is there now",
+            )
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +78,7 @@ class Host:
     shape: Shape
     bubblewrap: Bubblewrap
     python: Python
+    prlimit: str
 
 
 def shape() -> Shape:
@@ -74,7 +89,20 @@ def shape() -> Shape:
 def examine() -> Host:
     """Look at the host; raises `LayerError` for the layer that what is missing would carry."""
     here = shape()
-    return Host(here, find_bubblewrap(here), find_python(here))
+    return Host(here, find_bubblewrap(here), find_python(here), _find_prlimit(here))
+
+
+def _find_prlimit(here: Shape) -> str:
+    """Find prlimit(1), which limits a hosted worker before bubblewrap; the other shape does without."""
+    found = shutil.which("prlimit", path="/usr/bin:/bin")
+    if found is None and here is Shape.HOSTED:
+        raise LayerError(
+            "limits",
+            expected="the command prlimit",
+            observed="none in /usr/bin",
+            remedy="install the package 'util-linux'",
+        )
+    return found or ""
 
 
 def find_bubblewrap(here: Shape) -> Bubblewrap:
@@ -108,7 +136,9 @@ def find_bubblewrap(here: Shape) -> Bubblewrap:
             observed=f"{path} does not",
             remedy="install bubblewrap 0.8.0 or later",
         )
-    return Bubblewrap(path, text.split("\n", 1)[0].removeprefix("bubblewrap "), file_digest(path))
+    return Bubblewrap(
+        path, text.split("\n", 1)[0].removeprefix("bubblewrap "), file_digest(path), file_stamp(path)
+    )
 
 
 def find_python(here: Shape) -> Python:
@@ -172,6 +202,15 @@ def shared_objects(path: str) -> Iterator[str]:
     for line in _ask([linker, "--list", path]).splitlines():
         if match := re.match(r"\s*(?:\S+ => )?(/\S.*?) \(0x[0-9a-f]+\)$", line):
             yield match[1]
+
+
+def file_stamp(path: str) -> tuple[int, ...]:
+    """Give what changes when a file is replaced or written: device, inode, size, times; empty when there is none."""
+    try:
+        found = os.stat(path)
+    except OSError:
+        return ()
+    return (found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns)
 
 
 def file_digest(path: str) -> str:

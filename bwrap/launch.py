@@ -34,7 +34,6 @@ __all__ = ["Confined", "Confirmed", "Receipt", "launch"]
 
 _STATUS_LIMIT = 4096
 _READY_LIMIT = 65536
-_PRLIMIT = "/usr/bin/prlimit"
 _PRLIMIT_OPTIONS = {
     "RLIMIT_AS": "--as",
     "RLIMIT_FSIZE": "--fsize",
@@ -117,8 +116,16 @@ async def launch(plan: Plan, image: Sealed, ledger: Ledger, *, seconds: float) -
             "sandbox",
             expected="descriptors, memory and processes for one more worker",
             observed=error.strerror or str(error),
-            remedy="end some runs, or raise the daemon's limits (RLIMIT_NOFILE, RLIMIT_NPROC)",
+            remedy="end some runs, free space in the home, or raise the daemon's limits (RLIMIT_NOFILE, RLIMIT_NPROC)",
         ) from None
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
+        await started.abandon()
+        raise LayerError(
+            "sandbox",
+            expected="answers that can be read from bubblewrap and the worker",
+            observed=f"{type(error).__name__}: {error}",
+            remedy="report this, with the version of bubblewrap",
+        ) from error
     except BaseException:
         await started.abandon()
         raise
@@ -130,6 +137,7 @@ class _Launch:
     def __init__(self, plan: Plan, image: Sealed, ledger: Ledger) -> None:
         self._plan, self._image, self._ledger = plan, image, ledger
         self._shape = plan.host.shape
+        self._nonce = secrets.token_hex(16)
         self._monitor: subprocess.Popen[bytes] | None = None
         self._lease: uids.Lease | None = None
         self._tail: Tail | None = None
@@ -137,8 +145,10 @@ class _Launch:
         self.ended: asyncio.Task[int] | None = None
 
     async def run(self) -> Confined:
+        self._plan.host.bubblewrap.require_unchanged()
         options = arguments.arguments(self._plan)
-        nonce = secrets.token_hex(16)
+        nonce = self._nonce
+        self._ledger.begin(nonce)
         uid, gid = self._identity()
         self._spawn(options, uid, gid, nonce)
         process = await self._held(uid, gid)
@@ -175,9 +185,10 @@ class _Launch:
         return self._tail.text if self._tail else ""
 
     def write_input(self, line: bytes) -> None:
-        with suppress(BrokenPipeError):
-            os.write(self._open["stdin"], line)
-        self._close("stdin")
+        if "stdin" in self._open:
+            with suppress(BrokenPipeError):
+                os.write(self._open["stdin"], line)
+            self._close("stdin")
 
     def kill(self) -> None:
         for name in ("process", "monitor"):
@@ -190,13 +201,21 @@ class _Launch:
         if self.ended is not None:
             await asyncio.shield(self.ended)
             return
-        if self._monitor is not None:
-            await asyncio.shield(readable(self._open["monitor"]))
-            self._monitor.wait()
-            # A monitor that went before it could set its child up leaves it waiting for ever: it has not been told
-            # to die with anyone yet.
-            await asyncio.shield(supervise.reap_adopted())
-        self._give_back()
+        await asyncio.shield(asyncio.ensure_future(self._clear()))
+
+    async def _clear(self) -> None:
+        """Wait for a monitor that never came to a worker, and give everything back."""
+        try:
+            if self._monitor is not None:
+                self._monitor.kill()
+                if "monitor" in self._open:
+                    await readable(self._open["monitor"])
+                self._monitor.wait()
+                # A monitor that went before it could set its child up leaves it waiting for ever: it has not been
+                # told to die with anyone yet.
+                await supervise.reap_adopted()
+        finally:
+            self._give_back()
 
     def _identity(self) -> tuple[int, int]:
         if self._shape is Shape.SAME_USER:
@@ -241,13 +260,15 @@ class _Launch:
                     extra_groups=[] if hosted else None,
                 )
             except OSError as error:
+                denied = isinstance(error, PermissionError)
                 raise LayerError(
-                    "separate_user" if hosted else "sandbox",
+                    "separate_user" if hosted and denied else "sandbox",
                     expected=f"bubblewrap to start as uid {uid}",
-                    observed=error.strerror or str(error),
-                    remedy="let the daemon change its uid (CAP_SETUID, CAP_SETGID) and reach bubblewrap",
+                    observed=f"{error.strerror or error}: {error.filename or self._plan.host.bubblewrap.path}",
+                    remedy="let the daemon change its uid (CAP_SETUID, CAP_SETGID)"
+                    if hosted and denied
+                    else "install bubblewrap and util-linux, and start the daemon again",
                 ) from None
-        self._ledger.begin(self._monitor.pid)
         self._open["monitor"] = os.pidfd_open(self._monitor.pid)
 
     async def _held(self, uid: int, gid: int) -> Process:
@@ -308,13 +329,15 @@ class _Launch:
             raise RuntimeError("no monitor was started")
         try:
             return await supervise.reap(self._monitor, self._open["monitor"], self._open["process"], process)
+        except BaseException:
+            self.kill()  # while its descriptors are there
+            raise
         finally:
             self._ledger.remove(process)
             self._give_back()
 
     def _give_back(self) -> None:
-        if self._monitor is not None:
-            self._ledger.end(self._monitor.pid)
+        self._ledger.end(self._nonce)
         for name in list(self._open):
             self._close(name)
         if self._tail is not None:
@@ -379,7 +402,7 @@ def _given(theirs: ExitStack, descriptor: int) -> int:
 def _prlimit(process: Process) -> list[str]:
     """Give the prefix that limits a hosted worker before bubblewrap: its uid is its own, so nothing else counts."""
     return [
-        _PRLIMIT,
+        process.plan.host.prlimit,
         *(f"{_PRLIMIT_OPTIONS[name]}={value}" for name, value in process.limits().items()),
         "--",
     ]

@@ -91,7 +91,7 @@ def judge(process: Process, layer: Layer, results: dict[str, object]) -> list[Fi
     findings: list[Finding] = []
     try:
         findings += layer.outside(process)
-    except (OSError, ValueError, IndexError, KeyError) as error:
+    except (OSError, ValueError, IndexError, KeyError, RecursionError) as error:
         findings.append(Finding("outside", "readable", f"{type(error).__name__}: {error}", confirmed=False))
     for attempt in layer.attempts(process):
         name = f"{layer.name}: {attempt.name}"
@@ -378,7 +378,7 @@ _LAYERS = (
     ),
     Layer(
         "mounts",
-        "a mount namespace with what the profile names and nothing else, read-only but for its bounded tmpfs",
+        "a mount namespace with what the profile names and nothing else, read-only but for what the profile bounds",
         "allow mount namespaces on this host (user.max_mnt_namespaces)",
         _mounts_outside,
         _mounts_attempts,

@@ -5,10 +5,12 @@ bubblewrap folds a signal into 128+n; the worker's own exits stay below 64, so 1
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
+import re
 import signal
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -22,8 +24,8 @@ if TYPE_CHECKING:
     import subprocess
     from collections.abc import Iterator
 
-_UID, _GROUP = "uid-", "group-"
-_GROUP_FIELD = 5  # field of /proc/<pid>/stat
+_CLEAR_TRIES, _CLEAR_SECONDS = 50, 0.1
+_UID, _START = "uid-", "start-"
 _START_TIME = 22  # field of /proc/<pid>/stat, clock ticks since boot
 
 
@@ -58,23 +60,45 @@ def read_exit(status: int, killed: str | None = None) -> Exit:
 
 async def reap(monitor: subprocess.Popen[bytes], monitor_pidfd: int, pidfd: int, process: Process) -> int:
     """Wait for both processes, kill what else belongs to the worker, leave no zombie; gives the monitor's status."""
-    namespace = _view(process.pid)
-    await readable(monitor_pidfd)
-    status = monitor.wait()
-    # --die-with-parent kills the worker when its monitor goes; this does not wait for it to.
-    kill(pidfd)
-    await readable(pidfd)
-    with suppress(ChildProcessError):
-        # The daemon is a subreaper: a worker that outlived its monitor is the daemon's child now.
-        os.waitid(os.P_PIDFD, pidfd, os.WEXITED)  # noqa: ASYNC222 - it has ended, this does not wait
+    with ExitStack() as held:
+        namespace = _hold_view(process.pid, held)
+        await readable(monitor_pidfd)
+        status = monitor.wait()
+        # --die-with-parent kills the worker when its monitor goes; this does not wait for it to.
+        kill(pidfd)
+        await readable(pidfd)
+        with suppress(ChildProcessError):
+            # The daemon is a subreaper: a worker that outlived its monitor is the daemon's child now.
+            os.waitid(os.P_PIDFD, pidfd, os.WEXITED)  # noqa: ASYNC222 - it has ended, this does not wait
+        for _ in range(_CLEAR_TRIES):
+            try:
+                await _clear(process, namespace)
+            except OSError:
+                # Out of descriptors or memory for a moment: looking through /proc takes some.
+                await asyncio.sleep(_CLEAR_SECONDS)
+            else:
+                break
+    return status
+
+
+def _hold_view(pid: int, held: ExitStack) -> str | None:
+    """Give a process's mount namespace and keep it: once it is gone, the kernel gives its number to the next one."""
+    try:
+        descriptor = os.open(f"/proc/{pid}/ns/mnt", os.O_RDONLY | os.O_CLOEXEC)
+    except OSError:
+        return None
+    held.callback(os.close, descriptor)
+    return os.readlink(f"/proc/self/fd/{descriptor}")
+
+
+async def _clear(process: Process, namespace: str | None) -> None:
+    """Kill what still belongs to a worker, again until there is none: it may fork while it is looked for."""
     ended: set[int] = set()
-    # Again until there is none: what is still there may fork while it is looked for.
     while left := set(belonging(process.shape, process.uid, namespace)) - ended:
         for pid in left:
             await _end(pid)
         ended |= left
     await reap_adopted()
-    return status
 
 
 def kill(pidfd: int) -> None:
@@ -177,13 +201,13 @@ class Ledger:
         """Strike a uid under which nothing of ours runs any more."""
         (self._folder / f"{_UID}{uid}").unlink(missing_ok=True)
 
-    def begin(self, monitor: int) -> None:
-        """Write a bubblewrap down that leads a process group: its child is in it until it is set up."""
-        self._write(f"{_GROUP}{monitor}", started(monitor))
+    def begin(self, nonce: str) -> None:
+        """Write a launch down before anything of it runs: until its child has a pid to go by, its nonce is all."""
+        self._write(f"{_START}{nonce}", None)
 
-    def end(self, monitor: int) -> None:
-        """Strike a bubblewrap that is gone, and its child with it."""
-        (self._folder / f"{_GROUP}{monitor}").unlink(missing_ok=True)
+    def end(self, nonce: str) -> None:
+        """Strike a launch of which nothing runs any more."""
+        (self._folder / f"{_START}{nonce}").unlink(missing_ok=True)
 
     def add(self, process: Process) -> None:
         """Write a worker down; it must not have been released yet."""
@@ -202,22 +226,21 @@ class Ledger:
     def sweep(self) -> list[int]:
         """Kill what an earlier daemon of this instance left running; gives the pids.
 
-        Only what is certainly ours, since the same boot: the same pid with the same start time, what is left of a
-        bubblewrap's process group, and whatever runs under a uid that this instance leased and nobody has now.
+        Only what is certainly ours, since the same boot: the same pid with the same start time, what names a launch's
+        nonce in its command line, and whatever runs under a uid that this instance leased and nobody has now.
         """
         killed: list[int] = []
         for path in sorted(self._folder.iterdir()):
             with suppress(ValueError, KeyError, TypeError):
                 said = json.loads(path.read_text())
-                number = int(path.name.removeprefix(_UID).removeprefix(_GROUP))
                 if said["boot"] != self._boot:
                     pass
+                elif path.name.startswith(_START):
+                    killed += _sweep_launch(path.name.removeprefix(_START))
                 elif path.name.startswith(_UID):
-                    killed += _sweep_uid(number)
-                elif path.name.startswith(_GROUP):
-                    killed += _sweep_group(number, said["start_time"])
-                elif said["start_time"] is not None and kill_pid(number, said["start_time"]):
-                    killed.append(number)
+                    killed += _sweep_uid(int(path.name.removeprefix(_UID)))
+                elif said["start_time"] is not None and kill_pid(int(path.name), said["start_time"]):
+                    killed.append(int(path.name))
             path.unlink(missing_ok=True)
         return killed
 
@@ -225,30 +248,25 @@ class Ledger:
         (self._folder / name).write_text(json.dumps({"boot": self._boot, "start_time": start_time}))
 
 
-def _sweep_group(leader: int, start_time: int | None) -> list[int]:
-    """Kill what is left of a process group whose leader was a bubblewrap of ours.
+def _sweep_launch(nonce: str) -> list[int]:
+    """Kill what names a launch in its command line: bubblewrap, and its child until that is set up.
 
-    The kernel gives a number to no new process while a group has it, so the group is the same one unless all of it
-    went and another leader came; that one would have another start time, and be no bubblewrap.
+    The nonce is 128 random bits, so nothing else names it but by being told.
     """
-    if started(leader) not in (None, start_time):
+    if not re.fullmatch(r"[0-9a-f]{32}", nonce):
         return []
-    return [
-        pid
-        for pid in uids.running_uids()
-        if _stat(pid, _GROUP_FIELD) == leader and _program(pid) == "bwrap" and kill_pid(pid)
-    ]
+    return [pid for pid in uids.running_uids() if nonce.encode() in _command(pid) and kill_pid(pid)]
 
 
-def _program(pid: int) -> str:
+def _command(pid: int) -> bytes:
     try:
-        return Path(f"/proc/{pid}/comm").read_text(errors="replace").strip()
-    except (FileNotFoundError, ProcessLookupError):
-        return ""
+        return Path(f"/proc/{pid}/cmdline").read_bytes()
+    except OSError:
+        return b""
 
 
 def _sweep_uid(uid: int) -> list[int]:
-    if not uids.FIRST <= uid <= uids.LAST or not os.path.isdir(uids.FOLDER):
+    if not uids.FIRST <= uid <= uids.LAST or not os.path.isdir(uids.FOLDER) or uids.has_name(uid):
         return []
     lease = uids.take(uid)
     if lease is None:

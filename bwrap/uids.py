@@ -43,7 +43,7 @@ def lease(folder: str = FOLDER) -> Lease:
     start = secrets.randbelow(size)
     for step in range(size):
         uid = FIRST + (start + step) % size
-        if uid in busy or _has_name(uid):
+        if uid in busy or has_name(uid):
             continue
         if taken := take(uid, folder):
             return taken
@@ -80,7 +80,8 @@ def _running() -> Iterator[tuple[int, int]]:
                 continue
 
 
-def _has_name(uid: int) -> bool:
+def has_name(uid: int) -> bool:
+    """Say whether a uid has a passwd entry: then it is somebody's."""
     try:
         pwd.getpwuid(uid)
     except KeyError:
@@ -91,6 +92,8 @@ def _has_name(uid: int) -> bool:
 def _prepare(folder: str) -> None:
     try:
         os.makedirs(os.path.dirname(folder), mode=0o755, exist_ok=True)
+        # Whatever the umask was: a worker must pass it.
+        os.chmod(os.path.dirname(folder), 0o755)  # noqa: S103
         os.makedirs(folder, mode=0o700, exist_ok=True)
         found = os.stat(folder, follow_symlinks=False)
         if found.st_uid != os.geteuid() or found.st_mode & 0o077:

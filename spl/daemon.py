@@ -8,6 +8,7 @@ import hashlib
 import logging
 import os
 import signal
+import subprocess
 import sys
 import time
 from dataclasses import dataclass
@@ -65,7 +66,7 @@ async def serve(settings: Settings, *, announce: Callable[[str], None]) -> None:
     `announce` is told, once, where it listens and which layers it could confirm.
 
     Must be the main thread's: workers die with the thread that started them (PR_SET_PDEATHSIG, prctl(2)).
-    Raises an `SplError` when it cannot start; nothing it made is left then.
+    Raises an `SplError` when it cannot start; what it took is given back then, and a home it made stays.
     """
     hardening.protect()
     _configure_log(settings.log_format)
@@ -111,7 +112,7 @@ class _Daemon:
         if isolation.refused is None:
             layers = f"confirmed on a trial worker: {', '.join(isolation.layers)}"
         else:
-            layers = f"sandboxed starts are refused: {isolation.refused}"
+            layers = f"the trial at start failed, sandboxed starts are refused: {isolation.refused}"
         return "\n".join(
             (
                 f"spl {__version__} serves {printable(str(self.home.path))}",
@@ -150,14 +151,16 @@ async def _start(settings: Settings, stack: contextlib.AsyncExitStack) -> _Daemo
     began = time.monotonic()
     broker = Broker(provider_named(settings.provider))
     home, tcp = _take(settings, stack)
+    worker_path = _worker_socket(home, stack)
+    hosted = hosts.shape() is hosts.Shape.HOSTED
+    workers = _bound(worker_path, 0o666 if hosted else 0o600, stack)
+    own = _bound(str(home.operator_socket), 0o600, stack)
     token = home.ensure_token(login())
     store = await SqliteStore.open(home.database)
     stack.push_async_callback(store.close)
     ledger = Ledger(str(home.run / "workers"))
     if swept := ledger.sweep():
         _log.warning("killed workers of an earlier daemon", pids=swept)
-    worker_path = _worker_socket(home, stack)
-    workers = bind_unix(worker_path, 0o666 if hosts.shape() is hosts.Shape.HOSTED else 0o600)
     sandbox = _sandbox(settings, home, worker_path, ledger)
     operator = operator_did(login())
     kernel = Kernel(
@@ -177,7 +180,6 @@ async def _start(settings: Settings, stack: contextlib.AsyncExitStack) -> _Daemo
     app = api.app(max_body_bytes=settings.max_body_bytes)
     doors = worker_app(kernel.credentials, max_body_bytes=_WORKER_BODY_BYTES)
     grace = settings.stop_grace_seconds
-    own = bind_unix(str(home.operator_socket), 0o600)
     await stack.enter_async_context(
         _listening(
             Listener(
@@ -185,7 +187,7 @@ async def _start(settings: Settings, stack: contextlib.AsyncExitStack) -> _Daemo
                 workers,
                 grace=grace,
                 admit=_live(ledger),
-                most=_MOST_CONNECTIONS,
+                most=max(_MOST_CONNECTIONS, _MOST_OF_ONE_WORKER * kernel.admission.capacity),
                 most_each=_MOST_OF_ONE_WORKER,
             )
         )
@@ -230,12 +232,25 @@ def _worker_socket(home: Home, stack: contextlib.AsyncExitStack) -> str:
     instance = hashlib.sha256(os.fsencode(home.path)).hexdigest()[:16]
     folder = f"{_HOSTED_RUN}/{instance}"
     os.makedirs(_HOSTED_RUN, mode=0o755, exist_ok=True)
+    os.chmod(_HOSTED_RUN, 0o755)  # noqa: S103 - the same, and whatever the umask was
     os.makedirs(folder, mode=0o711, exist_ok=True)
     os.chmod(folder, 0o711)  # noqa: S103 - a worker's uid must pass it, and cannot list it
     path = f"{folder}/spl-worker.sock"
     os.symlink(path, home.worker_socket)
     stack.callback(_remove, str(home.worker_socket), folder)
     return path
+
+
+def _bound(path: str, mode: int, stack: contextlib.AsyncExitStack) -> socket.socket:
+    sock = bind_unix(path, mode)
+    stack.callback(_unbind, sock, path)
+    return sock
+
+
+def _unbind(sock: socket.socket, path: str) -> None:
+    sock.close()
+    with contextlib.suppress(FileNotFoundError):
+        os.unlink(path)
 
 
 def _remove(link: str, folder: str) -> None:
@@ -253,6 +268,13 @@ def _sandbox(settings: Settings, home: Home, worker_path: str, ledger: Ledger) -
         return Sandbox(plan, seal(host.python), ledger, settings.probe_seconds)
     except LayerError as error:
         found = error
+    except (OSError, ValueError, subprocess.SubprocessError) as error:
+        found = LayerError(
+            "sandbox",
+            expected="to examine this host and seal the worker's program",
+            observed=f"{type(error).__name__}: {error}",
+            remedy="mend what the message names",
+        )
     except ConfinementError as error:
         found = LayerError(
             "syscalls",

@@ -52,7 +52,7 @@ class Settings(BaseSettings):
         default=10.0, description="seconds a confined worker may take to be ready before its start is refused"
     )
     stop_grace_seconds: _Seconds = Field(
-        default=5.0, description="seconds a stopped run's worker is given to end by itself"
+        default=5.0, description="seconds that requests in flight are given to end when the daemon stops"
     )
     credential_grace_seconds: _Seconds = Field(
         default=30.0, description="seconds a run's credential lives past its wall clock"

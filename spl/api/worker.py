@@ -54,6 +54,10 @@ def worker_app(credentials: Credentials, *, max_body_bytes: int) -> ASGIApp:
             await refuse_unread(Unauthenticated("this door needs a live run credential"), receive, send)
             return
         async with run.entrance:
+            # Once more, for it may have waited here until the run's end.
+            if credentials.find(said or "", who.pid or 0, who.accepted_at) is not run:
+                await refuse_unread(Unauthenticated("this door needs a live run credential"), receive, send)
+                return
             inner = long if door == "infer" else short
             await inner({**scope, "run": run, "door": door}, receive, send)
 

@@ -259,7 +259,7 @@ class Run:
         if kind == TOOL_RESULT:
             return await self._own_result(body)
         if kind not in _OWN_WORDS:
-            raise KindReserved(f"a run may not write the kind {kind!r}")
+            raise KindReserved(f"a run may not write the kind {kind!r:.80}")
         if body.get("kind", kind) != kind:
             raise InvalidBody("the body names another kind than the record")
         if len(json.dumps(body)) > OWN_WORDS_LIMIT:
@@ -293,7 +293,7 @@ class Run:
         for call in self.last.calls if self.last is not None else ():
             if call.id == call_id:
                 return call
-        raise CallNotInReply(f"the model's last reply holds no call {call_id!r}")
+        raise CallNotInReply(f"the model's last reply holds no call {call_id!r:.80}")
 
     def _allowed(self, call: Call, *, sandboxed: bool) -> _Called:
         called = self._called.get(call.id)
@@ -349,7 +349,7 @@ def _result(called: _Called, status: str, output: str) -> tuple[Json, str]:
 
 def _fields(payload: Mapping[str, Any], *known: str) -> None:
     if unknown := sorted(set(payload) - set(known)):
-        raise InvalidBody(f"this door knows no field {unknown[0]!r}")
+        raise InvalidBody(f"this door knows no field {unknown[0]!r:.80}")
 
 
 def _messages(said: object) -> list[Json]:

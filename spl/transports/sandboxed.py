@@ -31,8 +31,9 @@ class Sandbox:
 
     async def make(self) -> Worker:
         """Make one worker, confirmed and holding nothing yet; raises `bwrap.errors.LayerError`."""
-        made_at = time.monotonic()
-        return Worker(await launch(self.plan, self.image, self.ledger, seconds=self.probe_seconds), made_at)
+        confined = await launch(self.plan, self.image, self.ledger, seconds=self.probe_seconds)
+        # Its probe's own connection is older than this: only what it makes with its credential is younger.
+        return Worker(confined, time.monotonic())
 
 
 class Worker:

@@ -14,6 +14,7 @@ import structlog
 from bwrap.errors import LayerError
 from spl.errors import IsolationUnavailable, StoreUnavailable
 from spl.kernel.names import SANDBOXED
+from spl.kernel.outcome import Ending
 from spl.transports import in_process
 
 if TYPE_CHECKING:
@@ -21,7 +22,6 @@ if TYPE_CHECKING:
 
     from spl.kernel.admission import Slot
     from spl.kernel.kernel import Kernel, Start
-    from spl.kernel.outcome import Ending
     from spl.kernel.principals import Principal
     from spl.kernel.runs import Run, Terms
     from spl.transports.sandboxed import Sandbox, Worker
@@ -94,8 +94,8 @@ class Transports:
             raise
         wall_clock = terms.ceilings.wall_clock_secs
         seconds = None if wall_clock is None else wall_clock + self._credential_grace
-        worker.entrust(self._kernel.credentials.mint(run, worker.holder(), seconds=seconds))
         self._watch(self._see_through(run, worker.serve(run), slot))
+        worker.entrust(self._kernel.credentials.mint(run, worker.holder(), seconds=seconds))
         _log.info("running sandboxed", thread=terms.thread, pid=worker.pid, uid=worker.uid)
         return run
 
@@ -105,8 +105,8 @@ class Transports:
                 raise self._sandbox
             return await self._sandbox.make()
         except LayerError as error:
-            await self._kernel.refuse(terms, error.wire())
             _log.error("sandboxed start refused", actor=terms.actor, **error.wire())
+            await self._kernel.refuse(terms, error.wire())
             raise IsolationUnavailable(
                 f"the layer {error.layer} cannot be confirmed: "
                 f"expected {error.expected}, observed {error.observed}",
@@ -114,12 +114,20 @@ class Transports:
             ) from None
 
     async def _see_through(self, run: Run, loop: Coroutine[Any, Any, Ending], slot: Slot | None) -> None:
+        thread = run.terms.thread
         try:
             ending = await loop
+        except Exception:  # noqa: BLE001 - whatever it was, the run must get its outcome
+            _log.exception("a loop failed by a fault of the daemon's own", thread=thread)
+            ending = Ending(clean=False, said="A fault of the daemon's own.")
         finally:
             if slot is not None:
                 slot.release()
-        await self._conclude(run, ending)
+        try:
+            await self._conclude(run, ending)
+        except Exception:  # noqa: BLE001 - logged; the next start gives the run its outcome
+            _log.exception("a run ended without its outcome", thread=thread)
+            return
         _log.info(
             "run ended", thread=run.terms.thread, clean=ending.clean, exit=ending.exit, cause=ending.cause
         )

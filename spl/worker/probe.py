@@ -27,6 +27,11 @@ def attempt_all(attempts: list[list[object]]) -> dict[str, object]:
     return {str(name): _attempt(str(operation), arguments) for name, operation, *arguments in attempts}
 
 
+def is_closed() -> bool:
+    """Say whether standard input is at its end before anything was written to it."""
+    return _stdin() == "closed"
+
+
 def _attempt(operation: str, arguments: list[object]) -> object:
     perform = _OPERATIONS.get(operation)
     if perform is None:

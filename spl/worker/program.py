@@ -10,7 +10,7 @@ import os
 
 from spl.loop.machine import DoorError, work
 from spl.worker.doors import Doors
-from spl.worker.probe import attempt_all
+from spl.worker.probe import attempt_all, is_closed
 
 # hashlib costs 3 MiB for OpenSSL; Python 3.12 renamed the module beneath it.
 try:
@@ -39,6 +39,9 @@ def main(argv: list[str]) -> int:
     """
     try:
         image, nonce, specification = argv
+        if is_closed():
+            # The daemon is gone: before its death could reach this process, or nothing would have been let go.
+            return EXIT_NO_CREDENTIAL
         spec = json.loads(specification)
         results = attempt_all(spec["attempts"])
         _write(1, json.dumps({"ready": nonce, "image": _digest(image), "results": results}))

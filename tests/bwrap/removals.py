@@ -15,6 +15,7 @@ from unittest.mock import patch
 from bwrap import launch as launching
 from bwrap import plan as plans
 from bwrap.errors import LayerError
+from bwrap.host import file_stamp
 from bwrap.launch import _Launch
 from tests.bwrap.stage import allowing_all, examine, judged, options, without
 
@@ -210,7 +211,9 @@ def _nothing(stage: Stage, stack: ExitStack) -> Plan:
     for name, remove in (("shm", "shmctl"), ("msg", "msgctl")):
         stack.callback(_remove_ipc, name, remove, _ipc(name))
     plan = stage.plan()
-    host = replace(plan.host, bubblewrap=replace(plan.host.bubblewrap, path=str(path)))
+    host = replace(
+        plan.host, bubblewrap=replace(plan.host.bubblewrap, path=str(path), stamp=file_stamp(str(path)))
+    )
     return replace(plan, host=host)
 
 

@@ -33,7 +33,7 @@ def fake_host(tree: Path) -> Host:
         "3.11.2",
         f"{tree}/usr/bin/env",
     )
-    return Host(Shape.SAME_USER, Bubblewrap("/usr/bin/bwrap", "0.8.0", "00"), python)
+    return Host(Shape.SAME_USER, Bubblewrap("/usr/bin/bwrap", "0.8.0", "00", ()), python, "/usr/bin/prlimit")
 
 
 def one_a_line(said: tuple[str, ...]) -> str:

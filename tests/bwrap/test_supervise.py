@@ -176,11 +176,12 @@ def test_a_sweep_kills_the_child_of_a_bubblewrap_that_was_killed_before_it_was_s
     ledger = Ledger(str(tmp_path))
     status, telling = os.pipe()
     held, holding = os.pipe()
+    nonce = "0123456789abcdef" * 2
     options = ["--ro-bind", "/", "/", "--json-status-fd", str(telling), "--block-fd", str(held)]
     monitor = subprocess.Popen(
-        ["/usr/bin/bwrap", *options, "--", "/bin/cat"], pass_fds=[telling, held], process_group=0
+        ["/usr/bin/bwrap", *options, "--", "/bin/cat", nonce], pass_fds=[telling, held]
     )
-    ledger.begin(monitor.pid)
+    ledger.begin(nonce)
     with open(status, "rb") as told:
         child = json.loads(told.readline())["child-pid"]
     pidfd = os.pidfd_open(child)
@@ -199,9 +200,11 @@ def test_a_sweep_kills_the_child_of_a_bubblewrap_that_was_killed_before_it_was_s
             os.close(descriptor)
 
 
-def test_a_sweep_spares_a_group_whose_leader_is_another_now(tmp_path: Path) -> None:
-    with subprocess.Popen(["/bin/cat"], stdin=subprocess.PIPE, process_group=0) as other:
-        name = f"group-{other.pid}"
-        (tmp_path / name).write_text(json.dumps({"boot": BOOT, "start_time": 1}))
+@pytest.mark.parametrize(
+    "name", ["start-", "start-cat", "start-..", "start-0123456789ABCDEF0123456789ABCDEF"]
+)
+def test_a_sweep_spares_everything_when_an_entry_names_no_launch(tmp_path: Path, name: str) -> None:
+    with subprocess.Popen(["/bin/cat", "-"], stdin=subprocess.PIPE) as other:
+        (tmp_path / name).write_text(json.dumps({"boot": BOOT, "start_time": None}))
         assert Ledger(str(tmp_path)).sweep() == []
         assert other.poll() is None

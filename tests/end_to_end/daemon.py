@@ -183,7 +183,12 @@ class Shape:
         follower.start()
         try:
             lines = [process.stdout.readline() for _ in range(6)]
-            assert lines[-1], f"the daemon did not start:\n{''.join(lines)}{''.join(log.lines)}"
+            if not lines[-1]:
+                status = process.wait(SECONDS)
+                follower.join()
+                raise AssertionError(
+                    f"the daemon did not start ({status}):\n{''.join(lines)}{''.join(log.lines)}"
+                )
             yield Daemon(process, home, "".join(lines), log)
         finally:
             _end(process)

@@ -52,7 +52,7 @@ def run(python: Python, sealed: Sealed, folder: Path) -> dict[str, object]:
     specification = json.dumps({"socket": "none", "attempts": [["who", "ids"]]})
     done = subprocess.run(
         [python.path, "-I", "-S", "-B", str(file), "nonce", specification],
-        input=b"",
+        input=b"\n",
         capture_output=True,
         env={},
         cwd=folder,
@@ -97,7 +97,7 @@ def test_the_image_runs_where_nothing_but_it_and_the_interpreter_can_be_seen(
             *("--ro-bind-data", str(descriptor), "/image.pyc", "--"),
             *(python.path, "-I", "-S", "-B", "/image.pyc", "nonce", '{"socket": "none", "attempts": []}'),
         ],
-        input=b"",
+        input=b"\n",
         capture_output=True,
         pass_fds=[descriptor],
     )
