@@ -4,6 +4,7 @@ import json
 import os
 import select
 import subprocess
+from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -208,3 +209,25 @@ def test_a_sweep_spares_everything_when_an_entry_names_no_launch(tmp_path: Path,
         (tmp_path / name).write_text(json.dumps({"boot": BOOT, "start_time": None}))
         assert Ledger(str(tmp_path)).sweep() == []
         assert other.poll() is None
+
+
+def test_while_a_workers_end_is_cleared_up_its_namespaces_number_means_no_others() -> None:
+    command = ["unshare", "-m", "/bin/cat"] if os.getuid() == 0 else ["unshare", "-Um", "/bin/cat"]
+
+    def view(process: subprocess.Popen[bytes]) -> str:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        process.stdin.write(b"x")
+        process.stdin.flush()
+        process.stdout.read(1)  # it is cat by now, in its own namespace
+        return os.readlink(f"/proc/{process.pid}/ns/mnt")
+
+    with ExitStack() as held:
+        with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as worker:
+            seen = view(worker)
+            assert supervise._hold_view(worker.pid, held) == seen
+            worker.kill()
+        for _ in range(20):
+            with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as stranger:
+                assert view(stranger) != seen
+                stranger.kill()

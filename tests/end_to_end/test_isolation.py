@@ -43,6 +43,9 @@ def live_worker(shape: Shape, home: Path) -> Iterator[tuple[Daemon, str, int]]:
         daemon.set_transport("sandboxed")
         thread = daemon.start("Go on.")["thread"]
         pid = daemon.worker_pid(thread)
+        # It has its credential, and has used it, once the model has replied.
+        while not daemon.bodies(thread, "core.work.turn.v1"):
+            assert daemon.process.poll() is None
         os.kill(pid, signal.SIGSTOP)
         try:
             yield daemon, thread, pid
@@ -80,7 +83,7 @@ def test_a_live_worker_is_confined_by_every_layer(shape: Shape, home: Path) -> N
         maps = proc(pid, "maps")
         assert str(home) not in maps
         assert "site-packages" not in maps
-        assert not set(re.findall(r"\S+\.so\S*", maps)) & {"sqlite3", "ssl"}
+        assert not re.search(r"sqlite3|libssl|libseccomp", maps)
         root = f"/proc/{pid}/root"
         seen = [os.path.join(at, name) for at, _, names in os.walk(root + str(home)) for name in names]
         assert seen == [f"{root}{home}/run/spl-worker.sock"]
@@ -174,6 +177,8 @@ def ask_as(uid: int, path: Path | str, request: str) -> str:
         return ask_raw(str(path), request.encode()).decode()
     command = ["python3", "-c", ASK, str(path), request]
     done = subprocess.run(command, user=uid, group=uid, extra_groups=[], capture_output=True, check=False)
+    # It connected, sent what it had and saw the end; a peer that is closed unread may be reset instead.
+    assert done.returncode == 0 or b"ConnectionResetError" in done.stderr or b"BrokenPipeError" in done.stderr
     return done.stdout.decode()
 
 
@@ -231,7 +236,6 @@ def test_a_daemon_that_is_stopped_leaves_no_worker_and_no_run_without_an_outcome
     assert list((home / "run" / "workers").iterdir()) == []
 
 
-@pytest.mark.claim("I14")
 def test_a_run_past_its_wall_clock_is_killed_and_its_budget_said_to_be_exhausted(
     shape: Shape, home: Path
 ) -> None:
