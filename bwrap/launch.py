@@ -27,8 +27,9 @@ from bwrap.receipt import Confirmed, Receipt, confirm
 from bwrap.sealed import Sealed
 
 if TYPE_CHECKING:
+    from bwrap.ledger import Ledger
     from bwrap.plan import Plan
-    from bwrap.supervise import Exit, Ledger
+    from bwrap.supervise import Exit
 
 __all__ = ["Confined", "Confirmed", "Receipt", "launch"]
 

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 WORKS = "works"
 """What an attempt that must succeed is expected to give: any value that is not an errno."""
 
-_ACCESS_DENIED = -errno.EPERM
+_REFUSED = -errno.EPERM
 _CLONE_NEWUSER = 0x10000000
 _PR_GET_PDEATHSIG, _PR_CAPBSET_READ, _PR_GET_NO_NEW_PRIVS, _CAP_SYS_ADMIN = 2, 23, 39, 21
 _KILLED = 9
@@ -147,7 +147,7 @@ def _own_namespace(process: Process, name: str) -> Finding:
 
 
 def _refused(call: str, *arguments: object) -> Attempt:
-    return Attempt(call, ("syscall", number(call, architecture()), *arguments), _ACCESS_DENIED)
+    return Attempt(call, ("syscall", number(call, architecture()), *arguments), _REFUSED)
 
 
 def _socket(family: str, kind: int, expected: object) -> Attempt:
@@ -191,9 +191,7 @@ def _network_outside(process: Process) -> Iterator[Finding]:
 
 def _network_attempts(_: Process) -> Iterator[Attempt]:
     for family in ("AF_INET", "AF_INET6", "AF_NETLINK", "AF_PACKET", "AF_VSOCK"):
-        yield _socket(
-            family, socket.SOCK_RAW if family == "AF_PACKET" else socket.SOCK_STREAM, _ACCESS_DENIED
-        )
+        yield _socket(family, socket.SOCK_RAW if family == "AF_PACKET" else socket.SOCK_STREAM, _REFUSED)
     yield _socket("AF_UNIX", socket.SOCK_STREAM, WORKS)
 
 

@@ -6,9 +6,7 @@ bubblewrap folds a signal into 128+n; the worker's own exits stay below 64, so 1
 from __future__ import annotations
 
 import asyncio
-import json
 import os
-import re
 import signal
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass
@@ -25,7 +23,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 _CLEAR_TRIES, _CLEAR_SECONDS = 50, 0.1
-_UID, _START = "uid-", "start-"
 _START_TIME = 22  # field of /proc/<pid>/stat, clock ticks since boot
 
 
@@ -182,99 +179,6 @@ def belonging(shape: Shape, uid: int, namespace: str | None) -> Iterator[int]:
             continue
         if (leased and owner == uid) or (namespace is not None and _view(pid) == namespace):
             yield pid
-
-
-class Ledger:
-    """The workers this instance has, by pid and start time, and the uids it leases, in a folder that outlives it."""
-
-    def __init__(self, folder: str) -> None:
-        self._folder = Path(folder)
-        self._folder.mkdir(mode=0o700, exist_ok=True)
-        self._boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
-        self._live: dict[int, int] = {}
-
-    def reserve(self, uid: int) -> None:
-        """Write a leased uid down before anything runs under it: a daemon that dies then leaves no pid to go by."""
-        self._write(f"{_UID}{uid}", None)
-
-    def unreserve(self, uid: int) -> None:
-        """Strike a uid under which nothing of ours runs any more."""
-        (self._folder / f"{_UID}{uid}").unlink(missing_ok=True)
-
-    def begin(self, nonce: str) -> None:
-        """Write a launch down before anything of it runs: until its child has a pid to go by, its nonce is all."""
-        self._write(f"{_START}{nonce}", None)
-
-    def end(self, nonce: str) -> None:
-        """Strike a launch of which nothing runs any more."""
-        (self._folder / f"{_START}{nonce}").unlink(missing_ok=True)
-
-    def add(self, process: Process) -> None:
-        """Write a worker down; it must not have been released yet."""
-        self._write(str(process.pid), started(process.pid))
-        self._live[process.pid] = process.uid
-
-    def holds(self, uid: int) -> bool:
-        """Say whether a process of this uid is being made or lives."""
-        return uid in self._live.values()
-
-    def remove(self, process: Process) -> None:
-        """Strike a worker that is gone."""
-        (self._folder / str(process.pid)).unlink(missing_ok=True)
-        self._live.pop(process.pid, None)
-
-    def sweep(self) -> list[int]:
-        """Kill what an earlier daemon of this instance left running; gives the pids.
-
-        Only what is certainly ours, since the same boot: the same pid with the same start time, what names a launch's
-        nonce in its command line, and whatever runs under a uid that this instance leased and nobody has now.
-        """
-        killed: list[int] = []
-        for path in sorted(self._folder.iterdir()):
-            with suppress(ValueError, KeyError, TypeError):
-                said = json.loads(path.read_text())
-                if said["boot"] != self._boot:
-                    pass
-                elif path.name.startswith(_START):
-                    killed += _sweep_launch(path.name.removeprefix(_START))
-                elif path.name.startswith(_UID):
-                    killed += _sweep_uid(int(path.name.removeprefix(_UID)))
-                elif said["start_time"] is not None and kill_pid(int(path.name), said["start_time"]):
-                    killed.append(int(path.name))
-            path.unlink(missing_ok=True)
-        return killed
-
-    def _write(self, name: str, start_time: int | None) -> None:
-        (self._folder / name).write_text(json.dumps({"boot": self._boot, "start_time": start_time}))
-
-
-def _sweep_launch(nonce: str) -> list[int]:
-    """Kill what names a launch in its command line: bubblewrap, and its child until that is set up.
-
-    The nonce is 128 random bits, so nothing else names it but by being told.
-    """
-    if not re.fullmatch(r"[0-9a-f]{32}", nonce):
-        return []
-    return [pid for pid in uids.running_uids() if nonce.encode() in _command(pid) and kill_pid(pid)]
-
-
-def _command(pid: int) -> bytes:
-    try:
-        return Path(f"/proc/{pid}/cmdline").read_bytes()
-    except OSError:
-        return b""
-
-
-def _sweep_uid(uid: int) -> list[int]:
-    if not uids.FIRST <= uid <= uids.LAST or not os.path.isdir(uids.FOLDER) or uids.has_name(uid):
-        return []
-    lease = uids.take(uid)
-    if lease is None:
-        return []
-    try:
-        return [pid for pid, owner in uids.running_uids().items() if owner == uid and kill_pid(pid)]
-    finally:
-        lease.release()
 
 
 def _view(pid: int) -> str | None:

@@ -20,8 +20,8 @@ import structlog
 from bwrap import host as hosts
 from bwrap import profile as profiles
 from bwrap.errors import ConfinementError, LayerError
+from bwrap.ledger import Ledger
 from bwrap.plan import Places, resolve
-from bwrap.supervise import Ledger
 from bwrap.text import printable
 from spl import __version__, hardening
 from spl.api.authentication import Authenticator

@@ -17,7 +17,9 @@ _LAYERS = """\
 
 What a sandboxed run is confined by, one layer a row. Each is looked at from outside, in `/proc/<pid>`, and tried from
 inside by the worker itself, before the run is given its credential; one that is not as claimed refuses the start by
-its name. Made by `make docs` from bwrap/layers.py.
+its name. Two more names stand in refusals, of what comes before any layer: `sandbox`, where bubblewrap, the
+interpreter or the host could not make the process at all, and `image`, where another program than the sealed one
+answered. Made by `make docs` from bwrap/layers.py.
 
 | layer | claim | shapes | if it is refused |
 |---|---|---|---|

@@ -67,8 +67,7 @@ class Record:
 class Draft:
     """What a writer asks to have recorded.
 
-    Without a `clock` the store gives the next of this actor on this thread. `chained` adds the id of the
-    draft before this one in the same append to the parents, so a batch can be one chain.
+    Without a `clock` the store gives the next of this actor on this thread.
     """
 
     thread: str
@@ -79,7 +78,6 @@ class Draft:
     clock: int | None = None
     data_type: str = "SCALAR"
     judged_by: str | None = None
-    chained: bool = False
 
 
 def record_id(
@@ -118,7 +116,7 @@ def check(draft: Draft) -> bytes:
     _match(_DID, draft.actor, "the actor", "a DID of at most 300 characters")
     _one_of(ACTS, draft.act, "the act")
     _one_of(DATA_TYPES, draft.data_type, "the data_type")
-    _check_parents(draft.parents, room=MAX_PARENTS - draft.chained)
+    _check_parents(draft.parents)
     if draft.clock is not None:
         _check_clock(draft.clock)
     if draft.judged_by is not None:
@@ -141,12 +139,12 @@ def _one_of(names: tuple[str, ...], value: object, what: str) -> None:
         raise _refusal(what, value, f"one of {' '.join(names)}")
 
 
-def _check_parents(parents: object, *, room: int) -> None:
+def _check_parents(parents: object) -> None:
     if not isinstance(parents, tuple):
         raise _refusal("the list of parents", parents, "a tuple of record ids")
     for parent in parents:
         _match(_ID, parent, "the parent", "a record's id, 64 lowercase hexadecimal digits")
-    if len(set(parents)) > room:
+    if len(set(parents)) > MAX_PARENTS:
         raise IngestFailed(f"{len(set(parents))} parents are refused: a record has at most {MAX_PARENTS}")
 
 

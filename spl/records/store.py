@@ -40,8 +40,7 @@ class Store(Protocol):
         an actor on a thread; one left out becomes the highest so far plus one, the first being 1. A caller
         that is cancelled while it waits does not take its records back.
         Raises IngestFailed for a draft that `check` refuses, a clock already used with another content
-        (`DuplicateClock` in the message), a clock below the highest (`ClockNotRising`), and a chained draft
-        with none before it.
+        (`DuplicateClock` in the message), and a clock below the highest (`ClockNotRising`).
         """
         ...
 

@@ -131,15 +131,9 @@ class Writer:
         return outcome
 
     def _write(self, append: Append) -> list[Appended]:
-        written: list[Appended] = []
-        for checked in append.drafts:
-            parents = set(checked.draft.parents)
-            if checked.draft.chained:
-                if not written:
-                    raise IngestFailed("a chained draft is refused: no draft stands before it in this append")
-                parents.add(written[-1].record.id)
-            written.append(self._write_one(checked, tuple(sorted(parents))))
-        return written
+        return [
+            self._write_one(checked, tuple(sorted(set(checked.draft.parents)))) for checked in append.drafts
+        ]
 
     def _write_one(self, checked: Checked, parents: tuple[str, ...]) -> Appended:
         draft = checked.draft

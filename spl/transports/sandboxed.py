@@ -13,9 +13,9 @@ from spl.kernel.outcome import Ending
 
 if TYPE_CHECKING:
     from bwrap.launch import Confined
+    from bwrap.ledger import Ledger
     from bwrap.plan import Plan
     from bwrap.sealed import Sealed
-    from bwrap.supervise import Ledger
     from spl.kernel.credentials import Holder
     from spl.kernel.runs import Run
 

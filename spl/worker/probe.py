@@ -83,10 +83,6 @@ def _limits(names: list[str]) -> dict[str, list[int]]:
     return {name: list(resource.getrlimit(getattr(resource, name))) for name in names}
 
 
-def _environ() -> list[str]:
-    return sorted(os.environ)
-
-
 def _connect(path: str) -> int:
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
         # Blocking: a full backlog is not a missing door, and the launch has its own deadline.
@@ -122,7 +118,6 @@ _OPERATIONS: dict[str, Callable[..., object]] = {
     "open": _open,
     "list": _list,
     "limits": _limits,
-    "environ": _environ,
     "connect": _connect,
     "ids": _ids,
     "stdin": _stdin,

@@ -20,10 +20,10 @@ from bwrap import arguments as made
 from bwrap import host as hosts
 from bwrap import layers, profile
 from bwrap.launch import Confined, _Launch, launch
+from bwrap.ledger import Ledger
 from bwrap.plan import Places, Plan, resolve
 from bwrap.receipt import confirm
 from bwrap.sealed import Sealed
-from bwrap.supervise import Ledger
 from spl.transports import image as images
 
 if TYPE_CHECKING:

@@ -12,7 +12,8 @@ import pytest
 
 from bwrap import supervise, uids
 from bwrap.host import Shape
-from bwrap.supervise import Exit, Ledger, read_exit
+from bwrap.ledger import Ledger
+from bwrap.supervise import Exit, read_exit
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

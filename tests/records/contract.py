@@ -195,8 +195,8 @@ class StoreContract:
 
         in_store(make_store, scenario)
 
-    def test_a_chained_append_sent_again_writes_nothing_new(self, make_store: MakeStore) -> None:
-        batch = [draft("a", clock=1), draft("b", clock=2, chained=True)]
+    def test_an_append_sent_again_writes_nothing_new(self, make_store: MakeStore) -> None:
+        batch = [draft("a", clock=1), draft("b", clock=2)]
 
         async def scenario(store: Store) -> None:
             first = await store.append(batch)
@@ -234,30 +234,6 @@ class StoreContract:
         in_store(make_store, scenario)
 
     # --- chains ---
-
-    def test_chained_drafts_name_the_one_before_them_as_parent(self, make_store: MakeStore) -> None:
-        async def scenario(store: Store) -> None:
-            a, b, c, d = await store.append(
-                [
-                    draft("a"),
-                    draft("b", chained=True),
-                    draft("c", chained=True, parents=("0" * 64,)),
-                    draft("d"),
-                ]
-            )
-            assert a.record.parents == d.record.parents == ()
-            assert b.record.parents == (a.record.id,)
-            assert c.record.parents == tuple(sorted(("0" * 64, b.record.id)))
-
-        in_store(make_store, scenario)
-
-    def test_a_chained_draft_with_none_before_it_is_refused(self, make_store: MakeStore) -> None:
-        async def scenario(store: Store) -> None:
-            with pytest.raises(IngestFailed, match="chained"):
-                await store.append([draft(chained=True)])
-            assert await store.count() == 0
-
-        in_store(make_store, scenario)
 
     # --- reading ---
 

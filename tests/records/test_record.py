@@ -131,7 +131,6 @@ def test_a_record_cannot_be_changed() -> None:
         draft(clock=MAX_CLOCK),
         draft(parents=ids(MAX_PARENTS)),
         draft(parents=ids(MAX_PARENTS) * 2),
-        draft(parents=ids(MAX_PARENTS - 1), chained=True),
         draft(body={}),
         draft(body={"kind": "core.work.loop_outcome.v1"}),
         draft(body={"kind": "acme.note.sub.text-2.v10"}),
@@ -190,7 +189,6 @@ BAD_KINDS: list[Any] = [
     [
         *({name: value} for name, values in BAD.items() for value in values),
         *({"body": {"kind": kind}} for kind in BAD_KINDS),
-        {"parents": ids(MAX_PARENTS), "chained": True},
     ],
 )
 def test_a_bad_field_is_refused_in_one_printable_sentence(fields: dict[str, Any]) -> None:

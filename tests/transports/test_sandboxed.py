@@ -17,8 +17,8 @@ import pytest
 
 from bwrap import host as hosts
 from bwrap import profile
+from bwrap.ledger import Ledger
 from bwrap.plan import Places, resolve
-from bwrap.supervise import Ledger
 from spl.api.listener import Listener, bind_unix
 from spl.api.worker import worker_app
 from spl.errors import IsolationUnavailable
