@@ -6,7 +6,9 @@ It says its folder too, which it will not be there to remove.
 from __future__ import annotations
 
 import asyncio
+import os
 import sys
+from pathlib import Path
 from typing import TYPE_CHECKING
 from unittest.mock import patch
 
@@ -34,12 +36,32 @@ async def main(moment: str) -> None:
         sys.stdout.write(f"{stage.folder}\n")
         image = stage.image(STUBBORN)
         if moment == "held":
-            with patch.object(launching._Launch, "_limit", _stop_at):
+            with patch.object(launching._Launch, "_limit", _stop_when_held):
                 await stage.launch(image=image)
         worker = await stage.launch(image=image)
         if moment == "entrusted":
             worker.entrust(b'{"credential": "c0ffee"}\n')
         _stop_at(None, worker.process)
+
+
+def _stop_when_held(launch: object, process: Process) -> None:
+    """Stop once the child waits to be released: before that it waits for bubblewrap, and has nobody to die with.
+
+    What is left of that moment is for the next daemon's sweep.
+    """
+    while True:
+        words = Path(f"/proc/{process.pid}/syscall").read_text().split()
+        if words[0] != "running" and _is_pipe(process.pid, int(words[1], 16)):
+            break
+        os.sched_yield()
+    _stop_at(launch, process)
+
+
+def _is_pipe(pid: int, descriptor: int) -> bool:
+    try:
+        return os.readlink(f"/proc/{pid}/fd/{descriptor}").startswith("pipe:")
+    except OSError:
+        return False
 
 
 def _stop_at(_: object, process: Process) -> None:
