@@ -40,7 +40,7 @@ for name in runtime dev build bwrap; do
     echo "requirements: compiling requirements/$name.txt"
     # shellcheck disable=SC2086  # the constraints are many words or none
     section "$name" | "$scratch/bin/pip-compile" --quiet --generate-hashes --strip-extras --allow-unsafe \
-        --no-emit-index-url --no-emit-find-links --no-emit-trusted-host --annotation-style line \
+        --no-emit-options --annotation-style line \
         --output-file "requirements/$name.txt" $constraints "$@" -
     sed -i 's/# via -r -/# via pyproject.toml/' "requirements/$name.txt"
     # All of them are installed side by side, so what an earlier file pins holds in the later ones.

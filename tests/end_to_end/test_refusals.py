@@ -5,11 +5,11 @@ from __future__ import annotations
 import json
 import os
 import socket
-import subprocess
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+import sh
 
 from spl.errors import IsolationUnavailable, StoreUnavailable
 from tests.end_to_end.daemon import SECONDS
@@ -215,7 +215,7 @@ def test_a_worker_without_its_filter_refuses_the_run(hosted: Shape, home: Path) 
 def test_a_full_disk_refuses_what_it_cannot_hold_and_loses_nothing(hosted: Shape, home: Path) -> None:
     small = home.with_name("small")
     small.mkdir()
-    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=2M", "spl-test", str(small)], check=True)
+    sh.mount("-t", "tmpfs", "-o", "size=2M", "spl-test", str(small))
     try:
         with hosted.daemon(small / "home") as daemon:
             acknowledged: list[str] = []
@@ -227,7 +227,7 @@ def test_a_full_disk_refuses_what_it_cannot_hold_and_loses_nothing(hosted: Shape
                 daemon.start()
             assert daemon.stop() == 0
     finally:
-        subprocess.run(["umount", str(small)], check=True, timeout=SECONDS)
+        sh.umount(str(small), _timeout=SECONDS)
 
 
 def fill(daemon: Daemon, acknowledged: list[str]) -> None:
