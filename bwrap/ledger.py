@@ -6,6 +6,7 @@ import json
 import os
 import re
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -73,7 +74,7 @@ class Ledger:
                     killed += _sweep_launch(path.name.removeprefix(_START))
                 elif path.name.startswith(_UID):
                     killed += _sweep_uid(int(path.name.removeprefix(_UID)))
-                elif said["start_time"] is not None and kill_pid(int(path.name), said["start_time"]):
+                elif _sweep_worker(int(path.name), said["start_time"]):
                     killed.append(int(path.name))
             path.unlink(missing_ok=True)
         return killed
@@ -85,6 +86,10 @@ class Ledger:
         draft.replace(self._folder / name)
 
 
+def _sweep_worker(pid: int, start_time: int | None) -> bool:
+    return start_time is not None and kill_pid(pid, lambda: started(pid) == start_time)
+
+
 def _sweep_launch(nonce: str) -> list[int]:
     """Kill what names a launch in its command line: bubblewrap, and its child until that is set up.
 
@@ -92,14 +97,19 @@ def _sweep_launch(nonce: str) -> list[int]:
     """
     if not re.fullmatch(r"[0-9a-f]{32}", nonce):
         return []
-    return [pid for pid in uids.running_uids() if nonce.encode() in _command(pid) and kill_pid(pid)]
+    named = nonce.encode()
+    return [
+        pid
+        for pid in uids.running_uids()
+        if _named(pid, named) and kill_pid(pid, partial(_named, pid, named))
+    ]
 
 
-def _command(pid: int) -> bytes:
+def _named(pid: int, nonce: bytes) -> bool:
     try:
-        return Path(f"/proc/{pid}/cmdline").read_bytes()
+        return nonce in Path(f"/proc/{pid}/cmdline").read_bytes()
     except OSError:
-        return b""
+        return False
 
 
 def _sweep_uid(uid: int) -> list[int]:
@@ -109,6 +119,17 @@ def _sweep_uid(uid: int) -> list[int]:
     if lease is None:
         return []
     try:
-        return [pid for pid, owner in uids.running_uids().items() if owner == uid and kill_pid(pid)]
+        return [
+            pid
+            for pid, owner in uids.running_uids().items()
+            if owner == uid and kill_pid(pid, partial(_runs_as, pid, uid))
+        ]
     finally:
         lease.release()
+
+
+def _runs_as(pid: int, uid: int) -> bool:
+    try:
+        return os.stat(f"/proc/{pid}").st_uid == uid
+    except OSError:
+        return False

@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -20,7 +20,7 @@ from bwrap.process import Process, stat_fields
 
 if TYPE_CHECKING:
     import subprocess
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
 _CLEAR_TRIES, _CLEAR_SECONDS = 50, 0.1
 _START_TIME = 22  # field of /proc/<pid>/stat, clock ticks since boot
@@ -56,7 +56,10 @@ def read_exit(status: int, killed: str | None = None) -> Exit:
 
 
 async def reap(monitor: subprocess.Popen[bytes], monitor_pidfd: int, pidfd: int, process: Process) -> int:
-    """Wait for both processes, kill what else belongs to the worker, leave no zombie; gives the monitor's status."""
+    """Wait for both processes, kill what else belongs to the worker, leave no zombie; gives the monitor's status.
+
+    Raises `OSError` when it cannot be seen, for five seconds, that nothing is left.
+    """
     with ExitStack() as held:
         namespace = _hold_view(process.pid, held)
         await readable(monitor_pidfd)
@@ -74,7 +77,9 @@ async def reap(monitor: subprocess.Popen[bytes], monitor_pidfd: int, pidfd: int,
                 # Out of descriptors or memory for a moment: looking through /proc takes some.
                 await asyncio.sleep(_CLEAR_SECONDS)
             else:
-                break
+                return status
+        # Once more, and whatever stands in the way is said: nobody may take this worker for cleared up.
+        await _clear(process, namespace)
     return status
 
 
@@ -93,7 +98,7 @@ async def _clear(process: Process, namespace: str | None) -> None:
     ended: set[int] = set()
     while left := set(belonging(process.shape, process.uid, namespace)) - ended:
         for pid in left:
-            await _end(pid)
+            await _end(pid, process, namespace)
         ended |= left
     await reap_adopted()
 
@@ -104,17 +109,27 @@ def kill(pidfd: int) -> None:
         signal.pidfd_send_signal(pidfd, signal.SIGKILL)
 
 
-async def _end(pid: int) -> None:
-    """Kill a process that belonged to a worker, and reap it if it has come to this one as the subreaper."""
+async def _end(pid: int, process: Process, namespace: str | None) -> None:
+    """Kill and reap what belonged to a worker when it was looked for, if it does still."""
+    with suppress(ProcessLookupError), _opened(pid) as pidfd:
+        # Others were waited for since: the number may have come to mean a stranger.
+        if pid in belonging(process.shape, process.uid, namespace):
+            await _kill_and_reap(pidfd)
+
+
+async def _kill_and_reap(pidfd: int) -> None:
+    kill(pidfd)
+    await readable(pidfd)
+    with suppress(ChildProcessError):
+        os.waitid(os.P_PIDFD, pidfd, os.WEXITED)  # noqa: ASYNC222 - it has ended, this does not wait
+
+
+@contextmanager
+def _opened(pid: int) -> Iterator[int]:
+    """Open a pidfd for a while: what is found out of the pid in that time is true of the process it names."""
+    pidfd = os.pidfd_open(pid)
     try:
-        pidfd = os.pidfd_open(pid)
-    except ProcessLookupError:
-        return
-    try:
-        kill(pidfd)
-        await readable(pidfd)
-        with suppress(ChildProcessError):
-            os.waitid(os.P_PIDFD, pidfd, os.WEXITED)  # noqa: ASYNC222 - it has ended, this does not wait
+        yield pidfd
     finally:
         os.close(pidfd)
 
@@ -128,23 +143,24 @@ async def reap_adopted() -> None:
     own = os.readlink("/proc/self/ns/user")
     for pid in uids.running_uids():
         with suppress(OSError):
+            # A child of this process keeps its number until it is reaped, and only here.
             if os.readlink(f"/proc/{pid}/ns/user") != own and parent(pid) == os.getpid():
-                await _end(pid)
+                with _opened(pid) as pidfd:
+                    await _kill_and_reap(pidfd)
 
 
-def kill_pid(pid: int, start_time: int | None = None) -> bool:
-    """Kill the process with this pid and start time (any, if None); gives whether there was one."""
+def kill_pid(pid: int, still: Callable[[], bool]) -> bool:
+    """Kill the process with this pid if `still` says, once its pidfd is open, that it is the one meant.
+
+    Asked only then, no number can come to mean another process in between. Gives whether it was killed.
+    """
     try:
-        pidfd = os.pidfd_open(pid)
+        with _opened(pid) as pidfd:
+            if not still():
+                return False
+            kill(pidfd)
     except ProcessLookupError:
         return False
-    try:
-        # Read after the pidfd is open: the number cannot come to mean another process in between.
-        if start_time is not None and started(pid) != start_time:
-            return False
-        kill(pidfd)
-    finally:
-        os.close(pidfd)
     return True
 
 

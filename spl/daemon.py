@@ -232,9 +232,10 @@ def _worker_socket(home: Home, stack: contextlib.AsyncExitStack) -> str:
     instance = hashlib.sha256(os.fsencode(home.path)).hexdigest()[:16]
     folder = f"{_HOSTED_RUN}/{instance}"
     os.makedirs(_HOSTED_RUN, mode=0o755, exist_ok=True)
-    os.chmod(_HOSTED_RUN, 0o755)  # noqa: S103 - the same, and whatever the umask was
+    # Whatever the umask was: a worker's uid must pass both, and cannot list the second.
+    os.chmod(_HOSTED_RUN, 0o755)  # noqa: S103
     os.makedirs(folder, mode=0o711, exist_ok=True)
-    os.chmod(folder, 0o711)  # noqa: S103 - a worker's uid must pass it, and cannot list it
+    os.chmod(folder, 0o711)  # noqa: S103
     path = f"{folder}/spl-worker.sock"
     os.symlink(path, home.worker_socket)
     stack.callback(_remove, str(home.worker_socket), folder)

@@ -1,22 +1,27 @@
 from __future__ import annotations
 
+import asyncio
+import errno
 import json
 import os
 import select
 import subprocess
 from contextlib import ExitStack
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 import pytest
 
 from bwrap import supervise, uids
 from bwrap.host import Shape
 from bwrap.ledger import Ledger
+from bwrap.process import Process
 from bwrap.supervise import Exit, read_exit
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+
+    from bwrap.plan import Plan
 
 BOOT = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
 
@@ -146,10 +151,10 @@ def test_killing_by_number_wants_the_same_start(foreign: subprocess.Popen[bytes]
     started = supervise.started(foreign.pid)
     assert started is not None
 
-    assert not supervise.kill_pid(foreign.pid, started + 1)
-    assert supervise.kill_pid(foreign.pid, started)
+    assert not supervise.kill_pid(foreign.pid, lambda: supervise.started(foreign.pid) == started + 1)
+    assert supervise.kill_pid(foreign.pid, lambda: supervise.started(foreign.pid) == started)
     assert foreign.wait() == -9
-    assert not supervise.kill_pid(foreign.pid, started)
+    assert not supervise.kill_pid(foreign.pid, lambda: supervise.started(foreign.pid) == started)
     assert supervise.started(foreign.pid) is None
 
 
@@ -232,3 +237,24 @@ def test_while_a_workers_end_is_cleared_up_its_namespaces_number_means_no_others
             with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as stranger:
                 assert view(stranger) != seen
                 stranger.kill()
+
+
+def test_what_cannot_be_looked_for_is_not_taken_for_gone(monkeypatch: pytest.MonkeyPatch) -> None:
+    def out_of_descriptors() -> dict[int, int]:
+        raise OSError(errno.EMFILE, "too many open files")
+
+    monkeypatch.setattr(uids, "running_uids", out_of_descriptors)
+    monkeypatch.setattr(supervise, "_CLEAR_SECONDS", 0)
+    with (
+        subprocess.Popen(["/bin/cat"], stdin=subprocess.PIPE) as monitor,
+        subprocess.Popen(["/bin/cat"], stdin=subprocess.PIPE) as worker,
+    ):
+        process = Process(
+            cast("Plan", None), Shape.SAME_USER, worker.pid, monitor.pid, os.getuid(), os.getgid()
+        )
+        pidfds = [os.pidfd_open(each.pid) for each in (monitor, worker)]
+        monitor.kill()
+        with pytest.raises(OSError, match="too many open files"):
+            asyncio.run(supervise.reap(monitor, pidfds[0], pidfds[1], process))
+        for pidfd in pidfds:
+            os.close(pidfd)
