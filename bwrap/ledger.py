@@ -22,19 +22,30 @@ _UID, _START = "uid-", "start-"
 class Ledger:
     """The workers this instance has, by pid and start time, and the uids it leases, in a folder that outlives it."""
 
-    def __init__(self, folder: str) -> None:
+    def __init__(self, folder: str, pool: uids.Pool | None = None) -> None:
         self._folder = Path(folder)
+        self._pool = pool or uids.Pool()
         self._folder.mkdir(mode=0o700, exist_ok=True)
         self._boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
         self._live: dict[int, int] = {}
 
-    def reserve(self, uid: int) -> None:
-        """Write a leased uid down before anything runs under it: a daemon that dies then leaves no pid to go by."""
-        self._write(f"{_UID}{uid}", None)
+    def lease(self) -> uids.Lease:
+        """Lease a uid and write it down before anything runs under it: a daemon that dies then leaves no pid to go by.
 
-    def unreserve(self, uid: int) -> None:
-        """Strike a uid under which nothing of ours runs any more."""
-        (self._folder / f"{_UID}{uid}").unlink(missing_ok=True)
+        Raises `LayerError` when there is none.
+        """
+        lease = self._pool.lease()
+        try:
+            self._write(f"{_UID}{lease.uid}", None)
+        except BaseException:
+            lease.release()
+            raise
+        return lease
+
+    def release(self, lease: uids.Lease) -> None:
+        """Give a uid back under which nothing of ours runs any more."""
+        (self._folder / f"{_UID}{lease.uid}").unlink(missing_ok=True)
+        lease.release()
 
     def begin(self, nonce: str) -> None:
         """Write a launch down before anything of it runs: until its child has a pid to go by, its nonce is all."""
@@ -62,7 +73,8 @@ class Ledger:
         """Kill what an earlier daemon of this instance left running; gives the pids.
 
         Only what is certainly ours, since the same boot: the same pid with the same start time, what names a launch's
-        nonce in its command line, and whatever runs under a uid that this instance leased and nobody has now.
+        nonce in its command line, and whatever runs under a uid that this instance leased, whatever its range was then,
+        and nobody has now.
         """
         killed: list[int] = []
         for path in sorted(self._folder.iterdir()):
@@ -73,11 +85,28 @@ class Ledger:
                 elif path.name.startswith(_START):
                     killed += _sweep_launch(path.name.removeprefix(_START))
                 elif path.name.startswith(_UID):
-                    killed += _sweep_uid(int(path.name.removeprefix(_UID)))
+                    killed += self._sweep_uid(int(path.name.removeprefix(_UID)))
                 elif _sweep_worker(int(path.name), said["start_time"]):
                     killed.append(int(path.name))
             path.unlink(missing_ok=True)
-        return killed
+        return sorted(set(killed))
+
+    def _sweep_uid(self, uid: int) -> list[int]:
+        # The range may have been another then. A uid that was never leased since the boot, or that has a name, is
+        # somebody's, whatever the entry says.
+        if not self._pool.knows(uid) or uids.has_name(uid):
+            return []
+        lease = self._pool.take(uid)
+        if lease is None:
+            return []
+        try:
+            return [
+                pid
+                for pid, owner in uids.running_uids().items()
+                if owner == uid and kill_pid(pid, partial(_runs_as, pid, uid))
+            ]
+        finally:
+            lease.release()
 
     def _write(self, name: str, start_time: int | None) -> None:
         # Whole or not at all: a daemon that dies here must not leave an entry that says nothing.
@@ -110,22 +139,6 @@ def _named(pid: int, nonce: bytes) -> bool:
         return nonce in Path(f"/proc/{pid}/cmdline").read_bytes()
     except OSError:
         return False
-
-
-def _sweep_uid(uid: int) -> list[int]:
-    if not uids.FIRST <= uid <= uids.LAST or not os.path.isdir(uids.FOLDER) or uids.has_name(uid):
-        return []
-    lease = uids.take(uid)
-    if lease is None:
-        return []
-    try:
-        return [
-            pid
-            for pid, owner in uids.running_uids().items()
-            if owner == uid and kill_pid(pid, partial(_runs_as, pid, uid))
-        ]
-    finally:
-        lease.release()
 
 
 def _runs_as(pid: int, uid: int) -> bool:

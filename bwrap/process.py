@@ -12,13 +12,14 @@ if TYPE_CHECKING:
 
     from bwrap.host import Shape
     from bwrap.plan import Plan
+    from bwrap.profile import Limits
 
 _CORE = 1
 """Bytes: a core limit of 0 is ignored where cores go to a pipe (core(5)); a limit of 1 is not."""
 
 
 class MountPoint(NamedTuple):
-    """A line of /proc/<pid>/mountinfo."""
+    """A line of /proc/<pid>/mountinfo (proc_pid_mountinfo(5))."""
 
     target: str
     type: str
@@ -81,17 +82,13 @@ class Process:
         """List its open descriptors."""
         return sorted(os.listdir(f"/proc/{self.pid}/fd"), key=int)
 
+    def numbers(self, folder: str) -> list[str]:
+        """List what is called by a number in a folder as the process sees it, such as the processes of its /proc."""
+        return sorted(filter(str.isdecimal, os.listdir(f"/proc/{self.pid}/root{folder}")), key=int)
+
     def limits(self) -> dict[str, int]:
         """Give what the plan sets, by the names of getrlimit(2)."""
-        said = self.plan.limits
-        return {
-            "RLIMIT_AS": said.address_space,
-            "RLIMIT_FSIZE": said.file_size,
-            "RLIMIT_NPROC": said.processes,
-            "RLIMIT_NOFILE": said.open_files,
-            "RLIMIT_CPU": said.cpu_time,
-            "RLIMIT_CORE": _CORE,
-        }
+        return resource_limits(self.plan.limits)
 
     def limit(self, name: str) -> list[str]:
         """Give the soft and hard limit of a line of /proc/<pid>/limits."""
@@ -102,8 +99,7 @@ class Process:
 
     def mounts(self) -> list[MountPoint]:
         """Read its mount table."""
-        # Not splitlines(): the kernel escapes the newlines in a path, but not what else Python takes for one.
-        return [_mount_point(line) for line in self.read("mountinfo").split("\n") if line]
+        return mount_points(self.read("mountinfo"))
 
     def files(self, folder: str) -> Iterator[str]:
         """Walk a folder as the process sees it and give every file that is not a folder."""
@@ -117,9 +113,27 @@ class Process:
                 yield os.path.join(path, name)[len(root) :]
 
 
+def resource_limits(said: Limits) -> dict[str, int]:
+    """Give what a profile's limits set, by the names of getrlimit(2)."""
+    return {
+        "RLIMIT_AS": said.address_space,
+        "RLIMIT_FSIZE": said.file_size,
+        "RLIMIT_NPROC": said.processes,
+        "RLIMIT_NOFILE": said.open_files,
+        "RLIMIT_CPU": said.cpu_time,
+        "RLIMIT_CORE": _CORE,
+    }
+
+
 def stat_fields(text: str) -> list[str]:
     """Split /proc/<pid>/stat after the command name, which may hold spaces and parentheses; field 3 comes first."""
     return text[text.rindex(")") + 1 :].split()
+
+
+def mount_points(text: str) -> list[MountPoint]:
+    """Read a mountinfo file, in the order of mounting."""
+    # Not splitlines(): the kernel escapes the newlines in a path, but not what else Python takes for one.
+    return [_mount_point(line) for line in text.split("\n") if line]
 
 
 def _field(text: str, name: str) -> str:

@@ -1,30 +1,34 @@
 """Profiles: what a person writes to say how a process is confined.
 
-TOML, one file a profile. `extends` names a parent: tables merge by key, lists append, and `"!value"` in a list
-takes an inherited value away. A profile holds nothing of one host's shape and nothing of one run; host things are
-named by token (`@home`) and become paths in `bwrap.plan`.
+TOML, one file a profile; `bwrap.library` finds the files and merges what they extend. A profile holds nothing of one
+host's shape and nothing of one run; host things are named by token (`@home`) and become paths in `bwrap.plan`.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import errno
 import hashlib
 import json
 import re
-import tomllib
-from collections.abc import Iterable, Mapping, Sequence
-from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PrivateAttr
 
-from bwrap.errors import ProfileError
+from bwrap import groups
+from bwrap.merge import Node, Origin
 
-SHIPPED = Path(__file__).resolve().parent.parent / "profiles"
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from bwrap.errors import ProfileError
+
 TOKENS = ("@python", "@home", "@worker_socket", "@scratch")
-_NAME = re.compile(r"[a-z][a-z0-9-]{0,63}")
-_DEEPEST = 8
+OPTIONAL = "?"
+"""Before a path: mount it where it is there, and say that it is absent where it is not."""
+
 _SIZES = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
+_MOST = (1 << 63) - 1  # what a limit can be told to be, setrlimit(2)
 _DURATIONS = {"s": 1, "m": 60, "h": 3600}
 
 
@@ -54,19 +58,43 @@ def _source(value: object) -> object:
         raise ValueError(f"{value!r} is neither a token nor an absolute path without '.' and '..'")
     elif any(character in value for character in "*?["):
         raise ValueError(f"{value!r} is a pattern; name each path")
+    else:
+        # Written one way, so that one path is one thing to all who compare.
+        return re.sub("/+", "/", value).rstrip("/") or "/"
+    return value
+
+
+def _maybe_source(value: object) -> object:
+    if isinstance(value, str) and value.startswith(OPTIONAL):
+        if not value.startswith(f"{OPTIONAL}/"):
+            raise ValueError(f"{value!r}: only a path can be optional")
+        return f"{OPTIONAL}{_source(value.removeprefix(OPTIONAL))}"
+    return _source(value)
+
+
+def _value(value: object) -> object:
+    if isinstance(value, bool) or not isinstance(value, str | int):
+        raise ValueError("it should be a number, or the C name of one")  # noqa: TRY004 - what pydantic takes
     return value
 
 
 def _errno_name(value: object) -> object:
-    if isinstance(value, str) and value not in vars(errno):
-        raise ValueError(f"{value!r} is not the name of an errno")
+    if isinstance(value, str) and not isinstance(vars(errno).get(value), int):
+        raise ValueError(f"{value!r} is not the name of an errno")  # noqa: TRY004 - what pydantic takes
     return value
 
 
-Size = Annotated[int, BeforeValidator(_size), Field(gt=0)]
-Seconds = Annotated[int, BeforeValidator(_seconds), Field(gt=0)]
+def _written(value: object) -> str:
+    return json.dumps(value, sort_keys=True, default=sorted)
+
+
+Count = Annotated[int, Field(gt=0, le=_MOST)]
+Size = Annotated[Count, BeforeValidator(_size)]
+Seconds = Annotated[Count, BeforeValidator(_seconds)]
 Source = Annotated[str, BeforeValidator(_source)]
+MaybeSource = Annotated[str, BeforeValidator(_maybe_source)]
 Errno = Annotated[str, BeforeValidator(_errno_name)]
+Value = Annotated[str | int, BeforeValidator(_value)]
 
 
 class _Table(BaseModel):
@@ -76,162 +104,122 @@ class _Table(BaseModel):
 class Namespaces(_Table):
     """Which namespaces are the process's own, see namespaces(7); its mount namespace always is."""
 
-    user: bool
-    net: bool
-    ipc: bool
-    uts: bool
-    cgroup: bool
-    pid: bool
+    user: bool = Field(description="users and groups, in which it is one user without rights")
+    net: bool = Field(description="network devices, addresses and abstract sockets")
+    ipc: bool = Field(description="System V and POSIX message queues, semaphores and shared memory")
+    uts: bool = Field(description="host and domain name")
+    cgroup: bool = Field(description="the view of control groups")
+    pid: bool = Field(description="process ids; the process is number 1 there and sees no other")
 
 
 class Tmpfs(_Table):
-    """A bounded file system in memory."""
+    """A file system in memory: what is written there is gone with the process."""
 
-    path: Source
-    size: Size
+    path: Source = Field(description="where it stands in the sandbox")
+    size: Size = Field(description="bytes of its files")
 
 
 class Filesystem(_Table):
     """All that the process sees; what is not named is not there."""
 
-    read_only: list[Source]
-    empty: list[Source]
-    sockets: list[Source]
+    read_only: list[MaybeSource] = Field(
+        description="files and folders of the host, read-only; `?` before a path lets it be absent"
+    )
+    empty: list[Source] = Field(description="empty read-only folders")
+    sockets: list[Source] = Field(description="unix sockets it can connect to")
     tmpfs: list[Tmpfs]
-    proc: Literal["none", "own"]
+    proc: Literal["none", "own"] = Field(
+        description="`own` mounts a /proc, which needs the pid namespace: without one it would be the host's"
+    )
 
 
 class Limits(_Table):
-    """Resource limits, see getrlimit(2): bytes, counts and seconds. Core dumps are always off."""
+    """Resource limits, see getrlimit(2). Core dumps are always off."""
 
-    address_space: Size
-    file_size: Size
-    processes: Annotated[int, Field(gt=0)]
-    open_files: Annotated[int, Field(gt=2)]
-    cpu_time: Seconds
+    address_space: Size = Field(description="bytes of memory a process may map")
+    file_size: Size = Field(description="bytes of the largest file it may write")
+    processes: Count = Field(description="processes and threads of its uid in its user namespace")
+    open_files: Annotated[Count, Field(gt=2)] = Field(description="descriptors it may have open at once")
+    cpu_time: Seconds = Field(description="seconds of processor time, then it is killed")
 
 
 class Refusal(_Table):
     """A group of calls refused by name."""
 
-    group: str
-    errno: Errno
+    group: str = Field(description="`@` and the group's name")
+    errno: Errno = Field(description="what each call of it answers")
 
 
 class When(_Table):
     """A call allowed on a condition: one argument equal to one of some values, or having all of some bits.
 
-    Values are numbers or the C names in `profiles/syscalls/constants.toml`.
+    Values are numbers or the C names in `profiles/syscalls/constants.toml`. All else answers EPERM.
     """
 
-    call: str
-    argument: Annotated[int, Field(ge=0, le=5)]
-    equals: list[str | int] | None = None
-    has: str | int | None = None
+    call: str = Field(description="the system call's name")
+    argument: Annotated[int, Field(ge=0, le=5)] = Field(description="which argument, counted from 0")
+    equals: list[Value] | None = Field(default=None, description="the values that allow the call")
+    has: Value | None = Field(default=None, description="the bits that must all be set")
 
 
 class Syscalls(_Table):
-    """The system-call filter: an allow list, what is refused on purpose, and conditions on arguments."""
+    """The system-call filter: an allow list, what is refused on purpose, and conditions on arguments.
 
-    default: Errno
-    allow: list[str]
+    A call named by itself goes before the groups, and what a profile says of a call before what it inherits.
+    """
+
+    default: Errno = Field(description="what a call answers that nothing here names")
+    allow: list[str] = Field(
+        description="calls and `@groups`; `!call` takes one out of a group named before it"
+    )
     refuse: list[Refusal]
     when: list[When] = []
 
 
 class Profile(_Table):
-    """A profile with everything it extends merged in."""
+    """A profile with everything it extends merged in, and where each value was said."""
 
     name: str
-    description: str
+    description: str = Field(description="one sentence on what it is for")
     namespaces: Namespaces
     filesystem: Filesystem
     limits: Limits
     syscalls: Syscalls
+    _said: Node = PrivateAttr()
+    _chain: tuple[str, ...] = PrivateAttr(default=())
 
     @property
     def digest(self) -> str:
-        """SHA-256 of the resolved form: two profiles that say the same have the same digest."""
-        said = self.model_dump(exclude={"name", "description"})
-        return hashlib.sha256(json.dumps(said, sort_keys=True).encode()).hexdigest()
+        """SHA-256 of what it means, on every architecture: two profiles that mean the same have the same."""
+        said = self.model_dump(exclude={"name", "description", "syscalls"})
+        files = {
+            key: sorted(map(_written, value)) for key, value in said["filesystem"].items() if key != "proc"
+        }
+        said["filesystem"] |= files
+        said["syscalls"] = [dataclasses.asdict(groups.rules(self, arch)) for arch in groups.ARCHITECTURES]
+        return hashlib.sha256(_written(said).encode()).hexdigest()
 
+    @property
+    def chain(self) -> tuple[str, ...]:
+        """The names of the profiles it is merged from, the root first and itself last."""
+        return self._chain
 
-def load(name: str, folders: Sequence[Path] = (SHIPPED,)) -> Profile:
-    """Find a profile by name in the folders, first match wins, and merge what it extends.
+    def came_from(self, said: Node, chain: tuple[str, ...]) -> None:
+        """Take in where the values were said; only who merged them knows."""
+        self._said, self._chain = said, chain
 
-    Raises `ProfileError` naming the file and the place in it.
-    """
-    merged, file = _merged(name, folders, ())
-    try:
-        return Profile.model_validate({**merged, "name": name})
-    except ValidationError as error:
-        first = error.errors(include_url=False)[0]
-        place = ".".join(str(part) for part in first["loc"])
-        raise ProfileError(file, place, first["msg"].removeprefix("Value error, ")) from None
+    def origin(self, path: tuple[str | int, ...]) -> Origin:
+        """Give where the value at a path was said; of the nearest table above it when nobody said that one."""
+        return self._said.nearest(path).origin
 
+    def rank(self, path: tuple[str | int, ...]) -> int:
+        """Say how far down the chain the value at a path was said: the higher, the later, and the last word."""
+        return self._chain.index(self.origin(path).profile)
 
-def merge(parent: Mapping[str, Any], child: Mapping[str, Any], file: str, place: str = "") -> dict[str, Any]:
-    """Lay a child's tables over its parent's; raises `ProfileError` for a removal of what is not there."""
-    result = dict(parent)
-    for key, value in child.items():
-        here = f"{place}.{key}" if place else key
-        inherited = parent.get(key)
-        if isinstance(value, Mapping):
-            base = inherited if isinstance(inherited, Mapping) else {}
-            result[key] = merge(base, value, file, here)
-        elif isinstance(value, list):
-            result[key] = _appended(inherited if isinstance(inherited, list) else [], value, file, here)
-        else:
-            result[key] = value
-    return result
+    def values(self) -> Iterator[tuple[tuple[str | int, ...], object, Origin]]:
+        """Give each value that is no table or list, by its path, with where it was said."""
+        return self._said.leaves()
 
-
-def _appended(inherited: Iterable[Any], added: Iterable[Any], file: str, place: str) -> list[Any]:
-    result = list(inherited)
-    for value in added:
-        if isinstance(value, str) and value.startswith("!"):
-            if value[1:] not in result:
-                raise ProfileError(file, place, f"{value!r} removes what is not inherited")
-            result.remove(value[1:])
-        elif value not in result:
-            result.append(value)
-    return result
-
-
-def _merged(name: str, folders: Sequence[Path], below: tuple[str, ...]) -> tuple[dict[str, Any], str]:
-    if name in below:
-        raise ProfileError(name, "extends", f"a cycle: {' -> '.join((*below, name))}")
-    if len(below) >= _DEEPEST:
-        raise ProfileError(name, "extends", f"more than {_DEEPEST} profiles deep: {' -> '.join(below)}")
-    path = _find(name, folders)
-    said = read_toml(path)
-    parent = said.pop("extends", None)
-    if "name" in said:
-        raise ProfileError(str(path), "name", "a profile's name is its file's")
-    if parent is None:
-        return merge({}, said, str(path)), str(path)
-    if not isinstance(parent, str):
-        raise ProfileError(str(path), "extends", "must be the name of one profile")
-    inherited, _ = _merged(parent, folders, (*below, name))
-    return merge(inherited, said, str(path)), str(path)
-
-
-def _find(name: str, folders: Sequence[Path]) -> Path:
-    if not _NAME.fullmatch(name):
-        raise ProfileError(
-            repr(name), "", "a name is lower-case letters, digits and dashes, and begins with a letter"
-        )
-    for folder in folders:
-        if (path := folder / f"{name}.toml").is_file():
-            return path
-    raise ProfileError(name, "", f"not found in {', '.join(str(folder) for folder in folders)}")
-
-
-def read_toml(path: Path) -> dict[str, Any]:
-    """Read one TOML file; raises `ProfileError` with the place of a syntax error."""
-    try:
-        return tomllib.loads(path.read_text(encoding="utf-8"))
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise ProfileError(str(path), "", str(error)) from None
-    except OSError as error:
-        raise ProfileError(str(path), "", error.strerror or str(error)) from None
+    def fault(self, path: tuple[str | int, ...], reason: str) -> ProfileError:
+        """Make the error that says what is wrong with the value at a path, and where it was said."""
+        return self._said.fault(path, reason)

@@ -6,7 +6,7 @@ import json
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from bwrap import layers
+from bwrap import findings, layers
 from bwrap.errors import LayerError
 from bwrap.text import printable
 
@@ -20,7 +20,7 @@ class Confirmed:
 
     layer: str
     claim: str
-    findings: tuple[layers.Finding, ...]
+    findings: tuple[findings.Finding, ...]
 
     def wire(self) -> dict[str, object]:
         """Give the layer as it stands in a record."""
@@ -32,7 +32,11 @@ class Confirmed:
 
 @dataclass(frozen=True, slots=True)
 class Receipt:
-    """All that was confirmed of one process; `start_time` is in clock ticks since boot (proc(5))."""
+    """All that was confirmed of one process; `start_time` is in clock ticks since boot (proc(5)).
+
+    Its wire form also names what could not be there: layers that this kernel does not have (`absent_layers`, by the
+    daemon's own examination and never by the process's word), and optional sources of the profile (`absent`).
+    """
 
     process: Process
     start_time: int | None
@@ -62,6 +66,9 @@ class Receipt:
             "filter_digest": self.filter_digest,
             "image_digest": self.image_digest,
             "layers": [each.wire() for each in self.layers],
+            "landlock_abi": plan.host.landlock,
+            "absent_layers": layers.absent(plan),
+            "absent": [printable(path) for path in plan.absent],
         }
 
 
@@ -73,17 +80,30 @@ def confirm(process: Process, answer: bytes, nonce: str, image_digest: str) -> t
     results = _results(answer, nonce, image_digest)
     confirmed: list[Confirmed] = []
     for layer in layers.table(process.plan, process.shape):
-        findings = layers.judge(process, layer, results)
-        for finding in findings:
-            if not finding.confirmed:
-                raise LayerError(
-                    layer.name,
-                    expected=f"{finding.expected} ({finding.how})",
-                    observed=finding.observed,
-                    remedy=layer.remedy,
-                )
-        confirmed.append(Confirmed(layer.name, layer.claim, tuple(findings)))
+        seen = findings.judge(process, layer, results)
+        _require(layer, seen)
+        confirmed.append(Confirmed(layer.name, layer.claim, tuple(seen)))
     return tuple(confirmed)
+
+
+def look_again(process: Process) -> None:
+    """Hold what is seen from outside now against every layer once more.
+
+    Raises `LayerError` for the first layer that is not as claimed any more. It takes about a millisecond.
+    """
+    for layer in layers.table(process.plan, process.shape):
+        _require(layer, findings.look(process, layer))
+
+
+def _require(layer: findings.Layer, seen: list[findings.Finding]) -> None:
+    for finding in seen:
+        if not finding.confirmed:
+            raise LayerError(
+                layer.name,
+                expected=f"{finding.expected} ({finding.how})",
+                observed=finding.observed,
+                remedy=layer.remedy,
+            )
 
 
 def _results(answer: bytes, nonce: str, image_digest: str) -> dict[str, object]:

@@ -1,15 +1,19 @@
-"""The end of a confined process: seen on its pidfd, read from bubblewrap's monitor, nothing left behind.
+"""The end of a confined process: seen on its pidfd, read where it cannot be mistaken, nothing left behind.
 
-bubblewrap folds a signal into 128+n; the worker's own exits stay below 64, so 128 and more is a signal here.
+bubblewrap folds a signal into 128+n in its own exit, which a process that exits with 137 looks the same in. So the
+process's own status is read: by whoever reaps it, or from its pidfd (Linux 6.15). Only where neither can be had does
+the fold count; the worker's own exits stay below 64, so 128 and more is a signal then.
 """
 
 from __future__ import annotations
 
 import asyncio
+import fcntl
 import os
 import signal
+import struct
 from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -25,10 +29,18 @@ if TYPE_CHECKING:
 _CLEAR_TRIES, _CLEAR_SECONDS = 50, 0.1
 _START_TIME = 22  # field of /proc/<pid>/stat, clock ticks since boot
 
+# struct pidfd_info of linux/pidfd.h, as it was first: the mask comes first, the exit status last.
+_PIDFD_INFO = struct.Struct("=Q52xi")
+_PIDFD_GET_INFO = (3 << 30) | (_PIDFD_INFO.size << 16) | (0xFF << 8) | 11
+_PIDFD_INFO_EXIT = 1 << 3
+
 
 @dataclass(frozen=True, slots=True)
 class Exit:
-    """How a confined process ended: a code, or a signal, and why if it was this side that killed it."""
+    """How a confined process ended: a code, or a signal, and why if it was this side that killed it.
+
+    A process that was never started, or not confirmed, has no exit: its launch raised `LayerError`.
+    """
 
     code: int | None
     signal: str | None
@@ -37,26 +49,76 @@ class Exit:
     @property
     def clean(self) -> bool:
         """Whether it ended by itself, with 0."""
-        return self.code == 0 and self.killed is None
+        return self.code == 0
+
+    def because(self, killed: str | None) -> Exit:
+        """Give the exit with the reason this side had to kill it, if that is what ended it.
+
+        One that had ended by itself before the kill came keeps its own end.
+        """
+        return replace(self, killed=killed) if self.signal == "SIGKILL" else self
 
     def wire(self) -> dict[str, object]:
         """Give the exit as it stands in an outcome."""
         return {"code": self.code} if self.signal is None else {"signal": self.signal}
 
 
-def read_exit(status: int, killed: str | None = None) -> Exit:
-    """Read the exit status of bubblewrap's monitor as `subprocess` gives it (negative for its own signal)."""
-    number = -status if status < 0 else status - 128
-    if status < 0 or status > 128:
-        try:
-            return Exit(None, signal.Signals(number).name, killed)
-        except ValueError:
-            return Exit(None, f"SIG{number}", killed)
-    return Exit(status, None, killed)
+def read_exit(status: int) -> Exit:
+    """Read an exit status as `subprocess` gives it: a code, or a signal as a negative number."""
+    if status >= 0:
+        return Exit(status, None)
+    try:
+        return Exit(None, signal.Signals(-status).name)
+    except ValueError:
+        return Exit(None, f"SIG{-status}")  # a real-time signal, which has no name of its own
 
 
-async def reap(monitor: subprocess.Popen[bytes], monitor_pidfd: int, pidfd: int, process: Process) -> int:
-    """Wait for both processes, kill what else belongs to the worker, leave no zombie; gives the monitor's status.
+def unfold(status: int) -> Exit:
+    """Read the exit status of bubblewrap's monitor, in which 128+n stands for a signal of the process's."""
+    return read_exit(128 - status if 128 < status <= 128 + signal.SIGRTMAX else status)
+
+
+def _own_exit(pidfd: int) -> Exit | None:
+    """Read how the process itself ended, and reap it if it is this one's child; None where this kernel tells nobody.
+
+    The daemon is a subreaper: a worker that outlived its monitor is the daemon's child.
+    """
+    with suppress(ChildProcessError):
+        found = os.waitid(os.P_PIDFD, pidfd, os.WEXITED)
+        if found is not None:
+            code = found.si_status
+            return read_exit(code if found.si_code == os.CLD_EXITED else -code)
+    told = bytearray(_PIDFD_INFO.pack(_PIDFD_INFO_EXIT, 0))
+    try:
+        fcntl.ioctl(pidfd, _PIDFD_GET_INFO, told)
+    except OSError:
+        return None
+    mask, status = _PIDFD_INFO.unpack(told)
+    return read_exit(os.waitstatus_to_exitcode(status)) if mask & _PIDFD_INFO_EXIT else None
+
+
+def tie(reading: int, group: int) -> None:
+    """Have the kernel kill a process group when this process, which writes to the pipe `reading`, ends.
+
+    bubblewrap's child waits for its monitor before either is tied to anyone's death, and would wait for ever for one
+    that died. So the pipe's end of file is made a SIGKILL to both (F_SETOWN and F_SETSIG, fcntl(2)): a process's files
+    are closed before its children hear of its death, so it comes first. It reaches no init of a pid namespace, which
+    the kernel spares signals it did not force. Anything written to the pipe would kill them too: `untie` before that.
+    """
+    fcntl.fcntl(reading, fcntl.F_SETOWN, -group)
+    fcntl.fcntl(reading, fcntl.F_SETSIG, signal.SIGKILL)
+    fcntl.fcntl(reading, fcntl.F_SETFL, fcntl.fcntl(reading, fcntl.F_GETFL) | os.O_ASYNC)
+
+
+def untie(reading: int) -> None:
+    """Undo `tie`: the processes are tied to this one's death by bubblewrap."""
+    fcntl.fcntl(reading, fcntl.F_SETFL, fcntl.fcntl(reading, fcntl.F_GETFL) & ~os.O_ASYNC)
+    fcntl.fcntl(reading, fcntl.F_SETSIG, 0)
+    fcntl.fcntl(reading, fcntl.F_SETOWN, 0)
+
+
+async def reap(monitor: subprocess.Popen[bytes], monitor_pidfd: int, pidfd: int, process: Process) -> Exit:
+    """Wait for both processes, kill what else belongs to the worker, leave no zombie; gives how the worker ended.
 
     Raises `OSError` when it cannot be seen, for five seconds, that nothing is left.
     """
@@ -67,9 +129,7 @@ async def reap(monitor: subprocess.Popen[bytes], monitor_pidfd: int, pidfd: int,
         # --die-with-parent kills the worker when its monitor goes; this does not wait for it to.
         kill(pidfd)
         await readable(pidfd)
-        with suppress(ChildProcessError):
-            # The daemon is a subreaper: a worker that outlived its monitor is the daemon's child now.
-            os.waitid(os.P_PIDFD, pidfd, os.WEXITED)  # noqa: ASYNC222 - it has ended, this does not wait
+        ended = _own_exit(pidfd) or unfold(status)
         for _ in range(_CLEAR_TRIES):
             try:
                 await _clear(process, namespace)
@@ -77,10 +137,10 @@ async def reap(monitor: subprocess.Popen[bytes], monitor_pidfd: int, pidfd: int,
                 # Out of descriptors or memory for a moment: looking through /proc takes some.
                 await asyncio.sleep(_CLEAR_SECONDS)
             else:
-                return status
+                return ended
         # Once more, and whatever stands in the way is said: nobody may take this worker for cleared up.
         await _clear(process, namespace)
-    return status
+    return ended
 
 
 def _hold_view(pid: int, held: ExitStack) -> str | None:
@@ -184,12 +244,12 @@ def _stat(pid: int, field: int) -> int | None:
 def belonging(shape: Shape, uid: int, namespace: str | None) -> Iterator[int]:
     """Give what still belongs to a worker: its uid's processes when hosted, else those in its mount namespace.
 
-    A namespace that is this process's own, and a uid that is not of the pool, tell nothing apart: a bubblewrap that
+    A namespace that is this process's own, and a uid that is its own or root's, tell nothing apart: a bubblewrap that
     failed to make one must not have everything of this user, or of root, taken for the worker's.
     """
     if namespace == _view(os.getpid()):
         namespace = None
-    leased = shape is Shape.HOSTED and uids.FIRST <= uid <= uids.LAST
+    leased = shape is Shape.HOSTED and uid not in (0, os.geteuid())
     for pid, owner in uids.running_uids().items():
         if owner != uid and owner != 0:
             continue

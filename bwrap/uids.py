@@ -1,7 +1,7 @@
 """The pool of uids for the hosted shape: one per live worker, leased by a lock for as long as it is used.
 
 The lock is the kernel's (flock(2)), so a lease ends with the process that holds it and daemons side by side never
-share a uid. The range lies below systemd's dynamic users (61184) and has no passwd entries.
+share a uid. A lock file says, until the next boot, that its uid was once a worker's.
 """
 
 from __future__ import annotations
@@ -10,15 +10,13 @@ import fcntl
 import os
 import pwd
 import secrets
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from bwrap.errors import LayerError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-
-FIRST, LAST = 60600, 60855
-FOLDER = "/run/spl/uids"
 
 
 class Lease:
@@ -35,35 +33,57 @@ class Lease:
             self._descriptor = -1
 
 
-def lease(folder: str = FOLDER) -> Lease:
-    """Lease a uid that nobody holds and under which nothing runs; raises `LayerError` when there is none."""
-    _prepare(folder)
-    busy = set(running_uids().values())
-    size = LAST - FIRST + 1
-    start = secrets.randbelow(size)
-    for step in range(size):
-        uid = FIRST + (start + step) % size
-        if uid in busy or has_name(uid):
-            continue
-        if taken := take(uid, folder):
-            return taken
-    raise LayerError(
-        "separate_user",
-        expected=f"a free uid between {FIRST} and {LAST}",
-        observed="each is leased, named in passwd, or runs a process",
-        remedy="end some runs, or whatever else uses these uids",
-    )
+@dataclass(frozen=True, slots=True)
+class Pool:
+    """The uids from `first` to `last`, by default below systemd's dynamic users (61184) and without passwd entries.
 
+    `folder` holds the locks; every daemon of a host uses the same one, whatever its range.
+    """
 
-def take(uid: int, folder: str = FOLDER) -> Lease | None:
-    """Lease this uid, or give None when someone holds it."""
-    descriptor = os.open(f"{folder}/{uid}", os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        os.close(descriptor)
-        return None
-    return Lease(uid, descriptor)
+    first: int = 60600
+    last: int = 60855
+    folder: str = "/run/spl/uids"
+
+    def lease(self) -> Lease:
+        """Lease a uid that nobody holds and under which nothing runs; raises `LayerError` when there is none."""
+        _prepare(self.folder)
+        busy = set(running_uids().values())
+        size = self.last - self.first + 1
+        start = secrets.randbelow(size)
+        passed = {"leased": 0, "named in passwd": 0, "with a process": 0}
+        for step in range(size):
+            uid = self.first + (start + step) % size
+            if uid in busy:
+                passed["with a process"] += 1
+            elif has_name(uid):
+                passed["named in passwd"] += 1
+            elif taken := self.take(uid):
+                return taken
+            else:
+                passed["leased"] += 1
+        raise LayerError(
+            "separate_user",
+            expected=f"a free uid from {self.first} to {self.last}",
+            observed=", ".join(f"{count} {what}" for what, count in passed.items()),
+            remedy="end some runs, or give the workers a wider range of uids",
+        )
+
+    def take(self, uid: int) -> Lease | None:
+        """Lease this uid, of any range, or give None when someone holds it."""
+        descriptor = os.open(self._lock(uid), os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            os.close(descriptor)
+            return None
+        return Lease(uid, descriptor)
+
+    def knows(self, uid: int) -> bool:
+        """Say whether a uid was leased on this host since it booted, whatever the range was then."""
+        return os.path.isfile(self._lock(uid))
+
+    def _lock(self, uid: int) -> str:
+        return f"{self.folder}/{uid}"
 
 
 def running_uids() -> dict[int, int]:

@@ -50,6 +50,8 @@ list_missing() {
 }
 
 install_packages() {
+    # 'spl profile try' says with it what was refused, and does without.
+    if can_install; then packages="$packages strace"; fi
     list_missing
     [ -n "$missing" ] || { say 'system packages: all there'; return; }
     if can_install; then

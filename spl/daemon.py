@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import hashlib
 import logging
 import os
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -18,26 +18,32 @@ from typing import TYPE_CHECKING, Any
 import structlog
 
 from bwrap import host as hosts
-from bwrap import profile as profiles
 from bwrap.errors import ConfinementError, LayerError
 from bwrap.ledger import Ledger
-from bwrap.plan import Places, resolve
+from bwrap.library import Library
+from bwrap.plan import Places
 from bwrap.text import printable
+from bwrap.uids import Pool
 from spl import __version__, hardening
 from spl.api.authentication import Authenticator
 from spl.api.listener import Listener, bind_tcp, bind_unix
 from spl.api.operator import OperatorApi
 from spl.api.worker import worker_app
-from spl.home import Home, Lock, login
+from spl.errors import HostUnsupported
+from spl.home import HOSTED_RUN, Home, Lock, login
 from spl.inference.broker import Broker
 from spl.inference.provider import provider_named
-from spl.kernel.admission import Admission, from_memory
-from spl.kernel.config import Config
+from spl.kernel.admission import Admission, available_memory
+from spl.kernel.config import MOST_CAPACITY, Config
+from spl.kernel.config import PROFILE as DEFAULT_PROFILE
 from spl.kernel.credentials import Credentials
 from spl.kernel.kernel import Kernel
 from spl.kernel.principals import operator_did
 from spl.records.sqlite import SqliteStore
+from spl.settings import uid_range
 from spl.transports.image import seal
+from spl.transports.plans import Plans
+from spl.transports.profiles import Profiles
 from spl.transports.sandboxed import Sandbox
 from spl.transports.starting import Transports
 
@@ -48,16 +54,34 @@ if TYPE_CHECKING:
     from spl.api.peer import Peer
     from spl.settings import Settings
 
-PROFILE = "worker"
+PROFILE = DEFAULT_PROFILE
 ADDRESS = "127.0.0.1"
 
-_HOSTED_RUN = "/run/spl"
 _WORKER_BODY_BYTES = 4 << 20
 _MOST_CONNECTIONS = 256
 _MOST_OF_ONE_WORKER = 8
-_NO_PLAN_BYTES = 512 << 20
 
 _log = structlog.get_logger("spl.daemon")
+
+
+async def trial(settings: Settings) -> tuple[Isolation, int]:
+    """Make one worker as a daemon on this host would, in a throw-away home, and let it go; nothing of it stays.
+
+    Gives what it showed and, where it was confirmed, how many such workers the memory or the settings admit at once.
+    Must be the main thread's, as `serve` must. Raises `OSError`, and an `SplError` when there can be no such home.
+    """
+    hardening.protect()
+    async with contextlib.AsyncExitStack() as stack:
+        folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="spl-"))
+        home = Home.open(f"{folder}/home", create=True)
+        worker_path, _ = _worker_socket(home, stack)
+        ledger = _ledger(settings, home)
+        sandbox = _sandbox(settings, _library(home), home, worker_path, ledger)
+        isolation = await _trial(sandbox, PROFILE)
+        if isinstance(sandbox, LayerError) or isolation.refused is not None:
+            return isolation, 0
+        each = (await sandbox.plans.plan(PROFILE)).worst_case
+        return isolation, Admission(_memory(), lambda: settings.admission_capacity).capacity(each)
 
 
 async def serve(settings: Settings, *, announce: Callable[[str], None]) -> None:
@@ -106,6 +130,7 @@ class _Daemon:
     sandbox: Sandbox | LayerError
     isolation: Isolation
     began: float
+    capacity: int = 0
 
     def announcement(self) -> str:
         kernel, isolation = self.kernel, self.isolation
@@ -122,61 +147,79 @@ class _Daemon:
                 f"  layers        {layers}",
                 (
                     f"  work loops    operator {kernel.config.transport}, members {kernel.config.member_transport}, "
-                    f"{kernel.admission.capacity} sandboxed at once"
+                    f"{self.capacity} sandboxed at once"
                 ),
             )
         )
 
     async def health(self) -> dict[str, Any]:
         kernel = self.kernel
+        config = kernel.config
+        capacity, available, refused = await self.room()
         return {
             "status": "ok",
             "version": __version__,
             "uptime_secs": round(time.monotonic() - self.began, 3),
             "records": await kernel.store.count(),
             "work_loop": {
-                "transport": kernel.config.transport,
-                "member_transport": kernel.config.member_transport,
-                "profile": PROFILE,
-                "admission_capacity": kernel.admission.capacity,
-                "admission_available": kernel.admission.available,
+                "transport": config.transport,
+                "member_transport": config.member_transport,
+                "profile": config.profile,
+                "tier_profiles": config.tier_profiles,
+                "admission_capacity": capacity,
+                "admission_available": available,
+                **({"refused": refused.wire()} if refused else {}),
             },
             "isolation": self.isolation.wire(),
             "store": {"backend": "sqlite"},
             "provider": {"name": kernel.broker.provider.name},
         }
 
+    async def room(self) -> tuple[int, int, LayerError | None]:
+        """Give how many sandboxed runs of the profile in force fit, how many more now, and why none can be made."""
+        if isinstance(self.sandbox, LayerError):
+            return 0, 0, self.sandbox
+        try:
+            each = (await self.sandbox.plans.plan(self.kernel.config.profile)).worst_case
+        except LayerError as error:
+            return 0, 0, error
+        return self.kernel.admission.capacity(each), self.kernel.admission.available(each), None
+
 
 async def _start(settings: Settings, stack: contextlib.AsyncExitStack) -> _Daemon:
     began = time.monotonic()
     broker = Broker(provider_named(settings.provider))
     home, tcp = _take(settings, stack)
-    worker_path = _worker_socket(home, stack)
-    hosted = hosts.shape() is hosts.Shape.HOSTED
-    workers = _bound(worker_path, 0o666 if hosted else 0o600, stack)
+    worker_path, workers = _worker_socket(home, stack)
     own = _bound(str(home.operator_socket), 0o600, stack)
     token = home.ensure_token(login())
     store = await SqliteStore.open(home.database)
     stack.push_async_callback(store.close)
-    ledger = Ledger(str(home.run / "workers"))
+    ledger = _ledger(settings, home)
     if swept := ledger.sweep():
         _log.warning("killed workers of an earlier daemon", pids=swept)
-    sandbox = _sandbox(settings, home, worker_path, ledger)
+    library = _library(home)
+    sandbox = _sandbox(settings, library, home, worker_path, ledger)
+    profiles = Profiles(library, sandbox if isinstance(sandbox, LayerError) else sandbox.plans)
+    config = await Config.follow(store)
     operator = operator_did(login())
     kernel = Kernel(
         store,
-        await Config.follow(store),
+        config,
         broker,
-        Admission(_capacity(settings, sandbox)),
+        Admission(
+            _memory(), lambda: settings.admission_capacity if config.capacity is None else config.capacity
+        ),
         Credentials(time.monotonic),
         operator=operator,
+        check_profile=profiles.check,
         now=lambda: datetime.now(UTC),
     )
     if closed := await kernel.close_orphans():
         _log.warning("closed runs of an earlier daemon", threads=closed)
     transports = Transports(kernel, sandbox, credential_grace=settings.credential_grace_seconds)
     daemon = _Daemon(home, tcp.getsockname()[1], kernel, worker_path, sandbox, Isolation("", []), began)
-    api = OperatorApi(kernel, transports, Authenticator(operator, token), daemon.health)
+    api = OperatorApi(kernel, transports, profiles, Authenticator(operator, token), daemon.health)
     app = api.app(max_body_bytes=settings.max_body_bytes)
     doors = worker_app(kernel.credentials, max_body_bytes=_WORKER_BODY_BYTES)
     grace = settings.stop_grace_seconds
@@ -187,16 +230,19 @@ async def _start(settings: Settings, stack: contextlib.AsyncExitStack) -> _Daemo
                 workers,
                 grace=grace,
                 admit=_live(ledger),
-                most=max(_MOST_CONNECTIONS, _MOST_OF_ONE_WORKER * kernel.admission.capacity),
+                most=_MOST_OF_ONE_WORKER * MOST_CAPACITY,
                 most_each=_MOST_OF_ONE_WORKER,
             )
         )
     )
-    daemon.isolation = await _trial(sandbox)
+    daemon.isolation = await _trial(sandbox, config.profile)
+    if daemon.isolation.refused is not None:
+        _log.error("sandboxed starts are refused", error=str(daemon.isolation.refused))
     most = _MOST_CONNECTIONS
     await stack.enter_async_context(_listening(Listener(app, own, grace=grace, admit=_own_user, most=most)))
     await stack.enter_async_context(_listening(Listener(app, tcp, grace=grace, most=most)))
     stack.push_async_callback(transports.stop)
+    daemon.capacity, _, _ = await daemon.room()
     return daemon
 
 
@@ -219,27 +265,27 @@ def _lock(home: Home, stack: contextlib.AsyncExitStack) -> Home:
     return home
 
 
-def _worker_socket(home: Home, stack: contextlib.AsyncExitStack) -> str:
-    """Give the path to bind the worker socket at.
+def _worker_socket(home: Home, stack: contextlib.AsyncExitStack) -> tuple[str, socket.socket]:
+    """Bind the worker socket; gives its path and the socket.
 
     A hosted worker's own uid cannot pass the home, so its socket lies in a folder that others may pass and not list,
     and the home holds a link to it.
     """
     with contextlib.suppress(FileNotFoundError):
         os.unlink(home.worker_socket)
-    if hosts.shape() is hosts.Shape.SAME_USER:
-        return str(home.worker_socket)
-    instance = hashlib.sha256(os.fsencode(home.path)).hexdigest()[:16]
-    folder = f"{_HOSTED_RUN}/{instance}"
-    os.makedirs(_HOSTED_RUN, mode=0o755, exist_ok=True)
-    # Whatever the umask was: a worker's uid must pass both, and cannot list the second.
-    os.chmod(_HOSTED_RUN, 0o755)  # noqa: S103
+    hosted = hosts.shape() is hosts.Shape.HOSTED
+    path = home.bound_worker_socket(hosted=hosted)
+    if not hosted:
+        return path, _bound(path, 0o600, stack)
+    folder = os.path.dirname(path)
+    os.makedirs(HOSTED_RUN, mode=0o755, exist_ok=True)
+    # Whatever the umask is: a worker's uid must pass both, and cannot list the second.
+    os.chmod(HOSTED_RUN, 0o755)  # noqa: S103
     os.makedirs(folder, mode=0o711, exist_ok=True)
     os.chmod(folder, 0o711)  # noqa: S103
-    path = f"{folder}/spl-worker.sock"
     os.symlink(path, home.worker_socket)
     stack.callback(_remove, str(home.worker_socket), folder)
-    return path
+    return path, _bound(path, 0o666, stack)
 
 
 def _bound(path: str, mode: int, stack: contextlib.AsyncExitStack) -> socket.socket:
@@ -260,13 +306,26 @@ def _remove(link: str, folder: str) -> None:
         os.rmdir(folder)
 
 
-def _sandbox(settings: Settings, home: Home, worker_path: str, ledger: Ledger) -> Sandbox | LayerError:
+def _library(home: Home) -> Library:
+    """Take the shipped profiles as they are now, and a home's own as they will be when they are asked for."""
+    try:
+        return Library(own=home.profiles)
+    except (ConfinementError, OSError) as error:
+        raise HostUnsupported(f"the profiles that were installed cannot be read: {error}") from None
+
+
+def _ledger(settings: Settings, home: Home) -> Ledger:
+    return Ledger(str(home.run / "workers"), Pool(*uid_range(settings.worker_uids)))
+
+
+def _sandbox(
+    settings: Settings, library: Library, home: Home, worker_path: str, ledger: Ledger
+) -> Sandbox | LayerError:
     """Prepare what workers are made from; a host that cannot confine serves all the same, and refuses by layer."""
     try:
         host = hosts.examine()
-        profile = profiles.load(PROFILE)
-        plan = resolve(profile, host, Places(str(home.path), worker_path))
-        return Sandbox(plan, seal(host.python), ledger, settings.probe_seconds)
+        plans = Plans(library, host, Places(str(home.path), worker_path))
+        return Sandbox(plans, seal(host.python), ledger, settings.probe_seconds)
     except LayerError as error:
         found = error
     except (OSError, ValueError, subprocess.SubprocessError) as error:
@@ -276,38 +335,29 @@ def _sandbox(settings: Settings, home: Home, worker_path: str, ledger: Ledger) -
             observed=f"{type(error).__name__}: {error}",
             remedy="mend what the message names",
         )
-    except ConfinementError as error:
-        found = LayerError(
-            "syscalls",
-            expected="a filter for this host",
-            observed=str(error),
-            remedy="mend what the message names",
-        )
-    _log.error("no worker can be confined on this host", error=str(found))
     return found
 
 
-async def _trial(sandbox: Sandbox | LayerError) -> Isolation:
-    """Make one worker and let it go, to say at the start which layers hold here."""
+async def _trial(sandbox: Sandbox | LayerError, profile: str) -> Isolation:
+    """Make one worker and let it go, to say at the start which layers of a profile hold here."""
     shape = str(hosts.shape())
     if isinstance(sandbox, LayerError):
         return Isolation(shape, [], sandbox)
     try:
-        worker = await sandbox.make()
+        worker = await sandbox.make(await sandbox.plans.plan(profile))
     except LayerError as error:
-        _log.error("a trial worker could not be confirmed", error=str(error))
         return Isolation(shape, [], error)
-    worker.confined.kill("trial")
-    await worker.confined.wait()
+    await worker.confined.stop("trial")
     return Isolation(shape, [each.layer for each in worker.confined.receipt.layers])
 
 
-def _capacity(settings: Settings, sandbox: Sandbox | LayerError) -> int:
-    if settings.admission_capacity is not None:
-        return settings.admission_capacity
-    total = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    each = _NO_PLAN_BYTES if isinstance(sandbox, LayerError) else sandbox.plan.limits.address_space
-    return from_memory(total, each)
+def _memory() -> int:
+    """Give the bytes of memory that were to be had when the daemon started; none when the kernel does not say."""
+    try:
+        return available_memory()
+    except (OSError, ValueError) as error:
+        _log.error("sandboxed runs need a capacity that is set: the memory cannot be told", error=str(error))
+        return 0
 
 
 def _own_user(peer: Peer) -> bool:

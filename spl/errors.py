@@ -2,7 +2,8 @@
 
 A message says in one sentence what failed, on what and why; the remedy says what to do. `spl.api` turns a
 class into an answer and `spl.cli` into an exit status: nothing else in the project does either.
-Exit statuses: 2 usage, 10-19 the host, 20-29 the request, 30-39 a run, 40-49 the log, 70 our own fault.
+Exit statuses: 2 usage, 10-19 the host, 20-29 the request, 30-39 a run, 40-49 the log, 70 our own fault, and a
+shell's own 126 and 127 for a command that could not be tried.
 """
 
 from __future__ import annotations
@@ -120,6 +121,24 @@ class HostRefused(SplError):
     remedy = "mend what the message names, then try again"
 
 
+class HostDoubtful(SplError):
+    """`spl doctor` found something to know of, and nothing that keeps workers from being confined."""
+
+    code = "HOST_DOUBTFUL"
+    status = 503
+    exit_status = 18
+    remedy = "do what the warnings say, or live with them"
+
+
+class HostUnfit(SplError):
+    """`spl doctor` found what keeps workers from being confined on this host."""
+
+    code = "HOST_UNFIT"
+    status = 503
+    exit_status = 19
+    remedy = "do what the failures say, then run 'spl doctor' again"
+
+
 # --- the request: exit 20-29 ---
 
 
@@ -204,6 +223,24 @@ class BodyTimeout(SplError):
     remedy = "send the body at once"
 
 
+class ProfileInvalid(SplError):
+    """A profile that cannot be used; `file`, `line`, `column`, `place`, `reason` and `excerpt` say what and where."""
+
+    code = "PROFILE_INVALID"
+    status = 422
+    exit_status = 24
+    remedy = "correct the profile at the place the message names"
+
+
+class ProfileBelowFloor(SplError):
+    """A profile that runs work for anyone may not promise less than the floor; it says what breaks which row."""
+
+    code = "PROFILE_BELOW_FLOOR"
+    status = 422
+    exit_status = 25
+    remedy = "take that out of the profile, or choose another: the floor is the same for everyone"
+
+
 class NotFound(SplError):
     """No such route or thing."""
 
@@ -229,6 +266,24 @@ class MethodNotAllowed(SplError):
     status = 405
     exit_status = 23
     remedy = "use a method named in the Allow header"
+
+
+class CommandNotFound(SplError):
+    """`spl profile try` has no such command to try; only the command line says this, with a shell's own status."""
+
+    code = "COMMAND_NOT_FOUND"
+    status = 404
+    exit_status = 127
+    remedy = "give the path of a program on this host"
+
+
+class CommandNotExecutable(SplError):
+    """What `spl profile try` is to try is no program; only the command line says this, with a shell's own status."""
+
+    code = "COMMAND_NOT_EXECUTABLE"
+    status = 422
+    exit_status = 126
+    remedy = "give the path of a program, or make it one with 'chmod +x'"
 
 
 # --- a run: exit 30-39 ---

@@ -5,6 +5,7 @@ See prctl(2), core(5) and proc(5).
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import os
 import re
@@ -53,11 +54,14 @@ def drop_secrets() -> None:
 def protect() -> None:
     """Make this process undumpable, without a core, and the reaper of what its children leave behind.
 
-    It also takes all the descriptors its hard limit allows: each run holds a few.
+    What it makes from now on is its user's alone (umask(2)), and what it was started with goes on to no child. It
+    also takes all the descriptors its hard limit allows: each run holds a few.
 
     After this another process of the same user cannot read its memory, environment or program link. Raises
     `HostUnsupported` if the kernel refuses.
     """
+    os.umask(0o077)
+    _keep_descriptors()
     libc = ctypes.CDLL(None, use_errno=True)
     for option, value in ((_PR_SET_DUMPABLE, 0), (_PR_SET_CHILD_SUBREAPER, 1)):
         if libc.prctl(option, value, 0, 0, 0) != 0:
@@ -72,3 +76,15 @@ def protect() -> None:
     hard = resource.getrlimit(resource.RLIMIT_CORE)[1]
     core = 1 if hard == resource.RLIM_INFINITY else min(1, hard)
     resource.setrlimit(resource.RLIMIT_CORE, (core, core))
+
+
+def _keep_descriptors() -> None:
+    """Have every descriptor but 0, 1 and 2 closed in what this process starts.
+
+    Python opens its own that way (PEP 446). Left are those it was started with: a shell's, a supervisor's.
+    """
+    for name in os.listdir("/proc/self/fd"):
+        # The one that this listing used is gone by now.
+        with contextlib.suppress(OSError):
+            if int(name) > 2:
+                os.set_inheritable(int(name), False)

@@ -24,6 +24,9 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from types import TracebackType
 
+HOSTED_RUN: Final = "/run/spl"
+"""Where a root daemon keeps what its workers must reach: their uids cannot pass its home."""
+
 MAX_SOCKET_PATH: Final = 107
 """Bytes; sockaddr_un holds 108 with the final NUL (unix(7))."""
 
@@ -105,6 +108,13 @@ class Home:
         finally:
             os.close(descriptor)
         return home
+
+    def bound_worker_socket(self, *, hosted: bool) -> str:
+        """Give the path a daemon in this home binds its worker socket to; `worker_socket` leads there in any case."""
+        if not hosted:
+            return str(self.worker_socket)
+        instance = hashlib.sha256(os.fsencode(self.path)).hexdigest()[:16]
+        return f"{HOSTED_RUN}/{instance}/spl-worker.sock"
 
     def lock(self) -> Lock:
         """Take this home for this process until the lock is released or the process ends.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import tomllib
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
@@ -20,11 +21,38 @@ PREFIX: Final = "SPL_"
 CLIENT_VARIABLES: Final = frozenset({"SPL_TOKEN", "SPL_URL"})
 """They tell `spl.client` which daemon to talk to; the daemon never looks at their values."""
 
+# What nobody may be given: systemd's DynamicUser= takes from 61184 on (systemd.exec(5)), 65535 is (uid_t) -1 of old.
+_FIRST_TAKEN, _LAST_TAKEN = 61184, 65535
+_LAST_UID, _MOST_UIDS = (1 << 31) - 1, 1 << 16
+
 
 def _check_provider(value: str) -> str:
     if value != "echo" and not (value.startswith("script:") and len(value) > len("script:")):
         raise ValueError("it must be 'echo' or 'script:PATH'")
     return value
+
+
+def _check_uids(value: str) -> str:
+    first, last = uid_range(value)
+    if first > last:
+        raise ValueError("the first uid must not be above the last")
+    if first <= 1000:
+        raise ValueError("uids up to 1000 are the system's and its first user's")
+    if first <= _LAST_TAKEN and last >= _FIRST_TAKEN:
+        raise ValueError(
+            f"uids from {_FIRST_TAKEN} to {_LAST_TAKEN} are systemd's dynamic users, 'nobody' and none"
+        )
+    if last > _LAST_UID or last - first >= _MOST_UIDS:
+        raise ValueError(f"it must end by {_LAST_UID} and hold at most {_MOST_UIDS} uids")
+    return value
+
+
+def uid_range(value: str) -> tuple[int, int]:
+    """Give the first and the last uid of a range as the setting writes it; raises `ValueError`."""
+    if not re.fullmatch(r"[0-9]{1,10}-[0-9]{1,10}", value):
+        raise ValueError("it must be the first and the last uid, as '60600-60855'")
+    first, last = value.split("-")
+    return int(first), int(last)
 
 
 _Seconds = Annotated[float, Field(gt=0, le=3600, allow_inf_nan=False)]
@@ -61,7 +89,12 @@ class Settings(BaseSettings):
         default=None,
         ge=0,
         le=4096,
-        description="how many sandboxed runs may go on at once; unset, the host's memory decides",
+        description="how many sandboxed runs may go on at once; unset, the host's memory decides, and "
+        "`spl config set-capacity` goes before both",
+    )
+    worker_uids: Annotated[str, AfterValidator(_check_uids)] = Field(
+        default="60600-60855",
+        description="the uids that a root daemon's workers run as, one each: the first and the last",
     )
     log_format: Literal["auto", "console", "json"] = Field(
         default="auto", description="how the log is written; `auto` is `console` on a terminal, else `json`"

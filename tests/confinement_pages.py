@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-import typing
-from inspect import getdoc
+import inspect
+import tomllib
 from typing import TYPE_CHECKING
 
-from bwrap import groups, layers
-from bwrap.profile import SHIPPED, TOKENS, Profile, load
+from bwrap import floor, groups, layers, library, merge
+from bwrap.library import Library
+from bwrap.profile import TOKENS, Profile
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from pydantic import BaseModel
 
 _LAYERS = """\
@@ -17,9 +20,10 @@ _LAYERS = """\
 
 What a sandboxed run is confined by, one layer a row. Each is looked at from outside, in `/proc/<pid>`, and tried from
 inside by the worker itself, before the run is given its credential; one that is not as claimed refuses the start by
-its name. Two more names stand in refusals, of what comes before any layer: `sandbox`, where bubblewrap, the
-interpreter or the host could not make the process at all, and `image`, where another program than the sealed one
-answered. Made by `make docs` from bwrap/layers.py.
+its name. Three more names stand in refusals, of what comes before any layer: `profile`, where the one that was chosen
+cannot be used any more, `sandbox`, where bubblewrap, the interpreter or the host could not make the process at all, and
+`image`, where another program than the sealed one answered. A profile without a namespace does not claim its layer;
+`landlock` is claimed where the kernel has it. Made by `make docs` from bwrap/layers.py.
 
 | layer | claim | shapes | if it is refused |
 |---|---|---|---|
@@ -29,19 +33,45 @@ _PROFILES = """\
 # What a profile says
 
 A profile is one TOML file; how its words become a process stands in [confinement.md](confinement.md). Made by
-`make docs` from bwrap/profile.py and profiles/.
+`make docs` from bwrap/profile.py, bwrap/floor.py and profiles/.
 
-`extends` names one parent: tables merge by key, lists append, `"!value"` takes an inherited value away. Sizes are
-written `"512M"`, durations `"60s"`. The host's things are named by token: {tokens}.
+The shipped profiles are found by name, and a user's own in `profiles/` of the instance's home (`~/.syncro`), where
+`name.toml` is the profile `name`: lower-case letters, digits and dashes. It must be the user's or root's, and writable
+by nobody else. A shipped name cannot be taken.
+
+- `extends` names one parent, shipped or one's own, at most {deepest} deep.
+- Tables merge by key, and a value said again replaces the inherited one.
+- Lists append. `"!value"` in a list takes an inherited value away, and it is an error if there is none.
+- The rows of a list of tables are known by one key each: {rows}.
+  A row with the same one merges with the inherited row, and `"!…"` with it takes that away: `refuse = ["!@mount"]`.
+- In `syscalls.allow`, `"!call"` also takes one call out of a group named before it.
+- Of several words on one call the last profile's counts, and in one profile the call's own name before a group. Two
+  words that count alike and mean different things are an error.
+- Sizes are written `"512M"` (`K`, `M` and `G` are powers of 1024), durations `"60s"`, `"2m"` or `"1h"`.
+- Paths are absolute, without `.`, `..` and patterns. `"?/path"` in `read_only` may be absent on a host.
+- The host's things are named by token: {tokens}.
+- An unknown key, group, call or constant is an error with its file, line and column.
 
 ## Shipped
 
-{shipped}
-## Keys
+{shipped}## Keys
 
-| key | table |
-|---|---|
-{keys}
+{keys}## The floor
+
+What a profile that runs work for anyone may not fall below, the operator's own work too. `spl profile lint` names each
+breach with its place; a run on such a profile is refused by the layer's name.
+
+| row | layer | what must hold |
+|---|---|---|
+{floor}
+And under every profile, because no profile can say otherwise:
+
+{construction}
+## Constants
+
+The C names that conditions may use, by header. A name here allows nothing.
+
+{constants}
 ## Groups of system calls
 
 {groups}"""
@@ -58,32 +88,50 @@ def layers_page() -> str:
 
 def profiles_page() -> str:
     """Give the text of docs/profiles.md."""
-    names = sorted(path.stem for path in SHIPPED.glob("*.toml"))
-    shipped = "".join(f"- `{name}`: {load(name).description}\n" for name in names)
     return _PROFILES.format(
+        deepest=library.DEEPEST,
+        rows=", ".join(f"`{key}` in `{merge.dotted(path)}`" for path, key in merge.ROWS.items()),
         tokens=", ".join(f"`{token}`" for token in TOKENS),
-        shipped=shipped,
-        keys="".join(_keys(Profile, "")),
+        shipped="".join(_shipped()),
+        keys="".join(_table(Profile, ())),
+        floor="".join(f"| {row.name} | `{row.layer}` | {row.sentence} |\n" for row in floor.FLOOR),
+        construction="".join(f"- {sentence}\n" for sentence in floor.BY_CONSTRUCTION),
+        constants="".join(_constants()),
         groups="".join(_group(name) for name in sorted(groups.groups())),
     )
 
 
-def _keys(model: type[BaseModel], place: str) -> list[str]:
-    found: list[str] = []
-    for name, field in model.model_fields.items():
-        inner = field.annotation
-        if typing.get_origin(inner) is list:
-            (inner,) = typing.get_args(inner)
-        path = f"{place}{name}"
-        if isinstance(inner, type) and hasattr(inner, "model_fields"):
-            found += [f"| `{path}` | {_sentence(inner)} |\n", *_keys(inner, f"{path}.")]
-        elif path != "name":
-            found.append(f"| `{path}` | |\n")
-    return found
+def _shipped() -> Iterator[str]:
+    """Give each shipped profile as it is written, after the one it extends."""
+    for profile in sorted(map(Library().load, Library().shipped()), key=lambda each: len(each.chain)):
+        written = (library.SHIPPED / f"{profile.name}.toml").read_text(encoding="utf-8")
+        yield f"### `{profile.name}`\n\n```toml\n{written}```\n\n"
 
 
-def _sentence(model: type[BaseModel]) -> str:
-    return (getdoc(model) or "").replace("\n", " ").strip()
+def _table(model: type[BaseModel], path: tuple[str, ...]) -> Iterator[str]:
+    """Give a table's keys that are plain, then the tables in it."""
+    if path:
+        yield f"### `{'.'.join(path)}`\n\n{inspect.cleandoc(model.__doc__ or '')}\n\n"
+    inner = {key: library.table_of(model, key) for key in model.model_fields if key != "name"}
+    yield "| key | what it says |\n|---|---|\n"
+    if not path:
+        yield "| `extends` | the name of the profile it is laid over |\n"
+    yield from (
+        f"| `{key}` | {model.model_fields[key].description} |\n"
+        for key, table in inner.items()
+        if table is None
+    )
+    yield "\n"
+    for key, table in inner.items():
+        if table is not None:
+            yield from _table(table, (*path, key))
+
+
+def _constants() -> Iterator[str]:
+    for header, table in tomllib.loads(
+        (groups.FOLDER / "constants.toml").read_text(encoding="utf-8")
+    ).items():
+        yield f"- `{header}`: {', '.join(f'`{name}`' for name in table)}\n"
 
 
 def _group(name: str) -> str:

@@ -14,7 +14,8 @@ Every error the daemon answers with and the command line exits with: over HTTP a
 the code and the remedy. Nothing was written when one is given, except the record of a refusal.
 
 Exit statuses: 0 success, 2 usage, 10-19 the host, 20-29 the request, 30-39 a run, 40-49 the log, 70 a
-fault of the daemon's own. Made by `make docs` from spl/errors.py.
+fault of the daemon's own; 126 and 127 are a shell's, for a command that could not be tried. Made by `make docs` from
+spl/errors.py.
 
 | code | HTTP status | exit status | meaning | remedy |
 |---|---|---|---|---|

@@ -14,6 +14,7 @@ from spl.hardening import secrets_in
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from pathlib import Path
 
 NOBODY = 65534
 SECONDS = 30
@@ -216,3 +217,28 @@ def test_what_a_child_leaves_behind_comes_to_the_protected_process() -> None:
         process.stdin.write("x")
         process.stdin.flush()
         assert line(process) == "7"
+
+
+HANDED = """
+import os, subprocess, sys
+from spl.hardening import protect
+protect()
+# Everything that may go on to a child does: nothing is closed here but by the mark on the descriptor itself.
+child = [sys.executable, "-c", "import os; print(*sorted(set(os.listdir('/proc/self/fd')) - {'3'}))"]
+print(subprocess.run(child, close_fds=False, capture_output=True, text=True).stdout.strip(), flush=True)
+with open(sys.argv[1], "w") as file:
+    print(oct(os.fstat(file.fileno()).st_mode & 0o777), flush=True)
+"""
+
+
+def test_what_a_protected_process_was_started_with_goes_on_to_no_child_and_what_it_makes_is_its_own(
+    tmp_path: Path,
+) -> None:
+    prefix = ["sh", "-c", f'umask 000; exec "$@" 7>{tmp_path}/given', "sh"]
+    done = subprocess.run(
+        [*prefix, sys.executable, "-c", HANDED, str(tmp_path / "made")],
+        capture_output=True,
+        text=True,
+        timeout=SECONDS,
+    )
+    assert done.stdout.splitlines() == ["0 1 2", "0o600"], done.stderr

@@ -40,6 +40,13 @@ def test_the_file_is_that_of_the_home_which_the_flag_names(tmp_path: Path, envir
     assert (settings.home, settings.port) == (other, 7)
 
 
+@pytest.mark.parametrize("uids", ["60600-60600", "1001-1002", "61000-61183", "65536-65537", "100000-165535"])
+def test_a_range_of_uids_has_at_least_one_and_none_that_is_someone_elses(
+    environ: dict[str, str], uids: str
+) -> None:
+    assert load({}, environ | {"SPL_WORKER_UIDS": uids}).worker_uids == uids
+
+
 def test_settings_do_not_change_once_made(environ: dict[str, str]) -> None:
     with pytest.raises(ValidationError):
         load({}, environ).port = 1
@@ -58,6 +65,15 @@ def test_settings_do_not_change_once_made(environ: dict[str, str]) -> None:
         ("probe_seconds", "nan", "finite|greater"),
         ("probe_seconds", "inf", "finite|less"),
         ("stop_grace_seconds", "0", "greater than 0"),
+        ("worker_uids", "60600-", "the first and the last uid, as '60600-60855'"),
+        ("worker_uids", "a-b", "the first and the last uid"),
+        ("worker_uids", "60601-60600", "the first uid must not be above the last"),
+        ("worker_uids", "0-10", "uids up to 1000"),
+        ("worker_uids", "1000-1100", "uids up to 1000"),
+        ("worker_uids", "61000-61184", "systemd's dynamic users"),
+        ("worker_uids", "65535-65600", "systemd's dynamic users"),
+        ("worker_uids", "2000000000-4000000000", "at most 65536 uids"),
+        ("worker_uids", "100000-165536", "at most 65536 uids"),
         ("credential_grace_seconds", "-1", "greater than 0"),
         ("admission_capacity", "-1", "greater than or equal to 0"),
         ("log_format", "xml", "'auto', 'console' or 'json'"),

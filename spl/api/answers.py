@@ -28,7 +28,9 @@ class JsonAnswer(Response):
 
     def render(self, content: Any) -> bytes:
         """Give the document's bytes."""
-        return json.dumps(content, ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode()
+        said = json.dumps(content, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+        # A path of the host may hold bytes that are no text; what Python writes for one is JSON's own escape.
+        return said.encode(errors="backslashreplace")
 
 
 def error_answer(error: SplError) -> JsonAnswer:

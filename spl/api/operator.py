@@ -15,6 +15,7 @@ from spl.api.answers import JsonAnswer, error_answer, listing, record_listing
 from spl.api.limits import body_limit, refuse_unread
 from spl.api.requests import RecordBody, StartBody, page, query, read_body
 from spl.errors import Internal, InvalidBody, MethodNotAllowed, NotFound, SplError, Unauthenticated
+from spl.kernel.kernel import CONFIG_WRITE
 from spl.kernel.rows import STATES
 
 if TYPE_CHECKING:
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
     from spl.kernel.kernel import Kernel
     from spl.kernel.principals import Principal
     from spl.records.record import Record
+    from spl.transports.profiles import Profiles
     from spl.transports.starting import Transports
 
 _OPEN = "/health"
@@ -41,6 +43,7 @@ class OperatorApi:
 
     kernel: Kernel
     transports: Transports
+    profiles: Profiles
     authenticator: Authenticator
     health: Callable[[], Awaitable[dict[str, Any]]]
 
@@ -57,6 +60,8 @@ class OperatorApi:
             self._route("POST", "/v1/work/loop", self._start),
             self._route("GET", "/v1/runs", self._runs),
             self._route("GET", "/v1/runs/{thread}", self._run),
+            self._route("GET", "/v1/profiles", self._profiles),
+            self._route("GET", "/v1/profiles/{name}", self._profile),
         ]
 
     def app(self, *, max_body_bytes: int) -> ASGIApp:
@@ -162,6 +167,16 @@ class OperatorApi:
         principal.require(RECORDS_READ)
         query(request)
         return JsonAnswer(await self.kernel.row(request.path_params["thread"]))
+
+    async def _profiles(self, request: Request, principal: Principal) -> Response:
+        principal.require(CONFIG_WRITE)
+        query(request)
+        return listing(await self.profiles.listed(), has_more=False)
+
+    async def _profile(self, request: Request, principal: Principal) -> Response:
+        principal.require(CONFIG_WRITE)
+        query(request)
+        return JsonAnswer(await self.profiles.described(request.path_params["name"]))
 
 
 async def _alive(_: Request) -> Response:

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 
 THREAD: Final = "th_engine_config"
 ACTOR: Final = "did:sync:system:engine"
+TIERS: Final = ("trial", "paid", "team", "operator")
 
 
 @click.group()
@@ -50,9 +51,64 @@ def set_transport(transport: str, home: str | None, output: str | None, members:
 
     Prints what the running daemon took. Runs already going keep their transport.
     """
-    client = Client.locate(home)
     topic = "work_loop_transport_members" if members else "work_loop_transport"
-    body = {"kind": "core.engine.config.v1", "topic": topic, "transport": transport}
+    _write(home, output, {"topic": topic, "transport": transport})
+
+
+_tier = click.option("--tier", type=click.Choice(TIERS), help="The runs of this tier, and no others.")
+
+
+@config.command("set-profile")
+@click.argument("profile", metavar="NAME")
+@common
+@_tier
+def set_profile(profile: str, home: str | None, output: str | None, tier: str | None) -> None:
+    """Choose the profile that sandboxed runs are confined by from now on; a tier's own goes before that of all.
+
+    Prints what the running daemon took. It refuses a profile that cannot be used, or that lies below the floor.
+    Runs already going keep theirs.
+    """
+    _write(
+        home, output, {"topic": "work_loop_profile", "profile": profile, **({"tier": tier} if tier else {})}
+    )
+
+
+@config.command("unset-profile")
+@common
+@_tier
+def unset_profile(home: str | None, output: str | None, tier: str | None) -> None:
+    """Take the choice of a profile back: a tier goes by that of all again, and all by 'worker'.
+
+    Prints what the running daemon took.
+    """
+    _write(home, output, {"topic": "work_loop_profile", "profile": None, **({"tier": tier} if tier else {})})
+
+
+@config.command("set-capacity")
+@click.argument("capacity", metavar="NUMBER", type=click.IntRange(0, 4096))
+@common
+def set_capacity(capacity: int, home: str | None, output: str | None) -> None:
+    """Choose how many sandboxed runs may go on at once; with 0 none is started, and those going on go on.
+
+    Prints what the running daemon took.
+    """
+    _write(home, output, {"topic": "admission_capacity", "capacity": capacity})
+
+
+@config.command("unset-capacity")
+@common
+def unset_capacity(home: str | None, output: str | None) -> None:
+    """Let the daemon's settings decide again how many sandboxed runs go on at once, or else the host's memory.
+
+    Prints what the running daemon took.
+    """
+    _write(home, output, {"topic": "admission_capacity", "capacity": None})
+
+
+def _write(home: str | None, output: str | None, said: Json) -> None:
+    """Write a configuration record and print what is in force then."""
+    client = Client.locate(home)
+    body = {"kind": "core.engine.config.v1", **said}
     client.request("POST", "/v1/records", {"thread": THREAD, "actor": ACTOR, "act": "LEARN", "body": body})
     in_force = _in_force(client)
     if is_json(output):

@@ -25,11 +25,16 @@ COMMANDS: Final[Mapping[str, tuple[str, str]]] = {
     "serve": ("spl.cli.serve:serve", "Run the daemon."),
     "stop": ("spl.cli.instance:stop", "Stop the daemon and wait until it has ended."),
     "status": ("spl.cli.instance:status", "Show the daemon's health."),
+    "doctor": (
+        "spl.cli.doctor:doctor",
+        "Say whether this host can confine workers, and what to do where it cannot.",
+    ),
     "run": ("spl.cli.runs:run", "Start a run towards GOAL and wait until it has ended."),
     "runs": ("spl.cli.runs:runs", "List runs, or show one."),
     "know": ("spl.cli.records:know", "Write a record and print it as the log holds it."),
     "thread": ("spl.cli.records:thread", "Read a thread."),
     "token": ("spl.cli.instance:token", "Show the operator's token."),
+    "profile": ("spl.cli.profiles:profile", "Show profiles, judge them, or try a command under one."),
     "config": ("spl.cli.config:config", "Show the configuration in force, or change it."),
     "version": ("spl.cli.instance:version", "Print the version."),
 }
@@ -104,6 +109,10 @@ def _report(error: SplError, output: str | None) -> None:
     remedy = error.fields.get("remedy")
     remedy = remedy if isinstance(remedy, str) else error.remedy
     click.echo(f"spl: {error.code}: {shown(error.message)}; {shown(remedy)}", err=True)
+    # A line of a file and the marks under it, each on a line of its own.
+    excerpt = error.fields.get("excerpt")
+    if isinstance(excerpt, str) and excerpt:
+        click.echo("\n".join(map(shown, excerpt.split("\n")[:2])), err=True)
     if output == "json":
         click.echo(json.dumps({**error.wire(), "remedy": remedy}), err=True)
 

@@ -30,7 +30,7 @@ from spl.records.record import Draft
 from spl.tools.registry import TOOLS
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Awaitable, Callable, Mapping, Sequence
     from datetime import datetime
     from decimal import Decimal
 
@@ -67,7 +67,11 @@ class Start:
 
 
 class Kernel:
-    """Every decision about runs and records; `now` gives the time of day for what people read."""
+    """Every decision about runs and records.
+
+    `check_profile` raises an `SplError` for a profile that work cannot be confined by; `now` gives the time of day for
+    what people read.
+    """
 
     def __init__(
         self,
@@ -78,6 +82,7 @@ class Kernel:
         credentials: Credentials,
         *,
         operator: str,
+        check_profile: Callable[[str], Awaitable[None]],
         now: Callable[[], datetime],
     ) -> None:
         self.store = store
@@ -87,20 +92,23 @@ class Kernel:
         self.credentials = credentials
         self.operator = operator
         self.live: dict[str, Run] = {}
+        self._check_profile = check_profile
         self._now = now
 
     async def write(self, principal: Principal, draft: Draft) -> Appended:
         """Write a record for someone; of `core.*` only configuration is taken, and that as the engine.
 
-        Raises `KindReserved`, `ActorNotCovered`, `ScopeDenied`, `MissingField`, `InvalidBody`, and what the
-        store raises.
+        Raises `KindReserved`, `ActorNotCovered`, `ScopeDenied`, `MissingField`, `InvalidBody`, what is wrong with a
+        profile that is chosen, and what the store raises.
         """
         kind = draft.body.get("kind")
         if kind == CONFIG:
             principal.require(CONFIG_WRITE)
             if draft.actor != ENGINE or draft.thread != CONFIG_THREAD:
                 raise KindReserved(f"{CONFIG} is written to {CONFIG_THREAD} as {ENGINE} and nowhere else")
-            configuration.check(draft.body)
+            profile = configuration.check(draft.body)
+            if profile is not None:
+                await self._check_profile(profile)
             await self._refuse_last_clock(draft)
         elif isinstance(kind, str) and (kind == "core" or kind.startswith("core.")):
             raise KindReserved(f"the kind {kind!r} is the kernel's, or a run's, to write")
@@ -116,13 +124,10 @@ class Kernel:
         if draft.clock is not None and draft.clock > most:
             raise IngestFailed(f"the clock {draft.clock} of this configuration is over {most}")
 
-    def terms(
-        self, principal: Principal, start: Start, *, profile: str | None, profile_digest: str | None
-    ) -> Terms:
-        """Decide what a start would be: tier, transport, ceilings and tools. Nothing is written.
+    def terms(self, principal: Principal, start: Start) -> Terms:
+        """Decide what a start would be: tier, transport, profile, ceilings and tools. Nothing is written.
 
-        `profile` is the one a sandboxed run would be confined by. Raises `ScopeDenied`, `RunActorNotCovered`
-        and `InvalidBody`.
+        Raises `ScopeDenied`, `RunActorNotCovered` and `InvalidBody`.
         """
         principal.require(WORK_RUN)
         actor = start.actor or principal.actor
@@ -147,15 +152,18 @@ class Kernel:
             forbidden=_forbidden(start.forbidden_tools),
             narrowed=(),
             model=start.model,
-            profile=profile if sandboxed else None,
-            profile_digest=profile_digest if sandboxed else None,
+            profile=self.config.profile_of(tier.name) if sandboxed else None,
             started_at=self._time(),
         )
 
     async def open(self, terms: Terms, receipt: Json | None = None) -> Run:
-        """Write a run's anchor, and the receipt of its isolation, and give the run; both are durable then."""
+        """Write a run's anchor, and the receipt of its isolation, and give the run; both are durable then.
+
+        The digest of the profile stands in both, and is the receipt's: that of what the worker is confined by.
+        """
         chain = Chain(self.store, terms.thread)
-        entries = [Entry("INTEND", {"kind": LOOP, **_anchor(terms)})]
+        digest = None if receipt is None else receipt["profile_digest"]
+        entries = [Entry("INTEND", {"kind": LOOP, **_anchor(terms, digest)})]
         if receipt is not None:
             entries.append(Entry("KNOW", {"kind": ISOLATION, **receipt}))
         run = Run(
@@ -297,14 +305,14 @@ def _outcome(
     }
 
 
-def _anchor(terms: Terms) -> Json:
+def _anchor(terms: Terms, profile_digest: str | None) -> Json:
     return {
         "goal": terms.goal,
         "actor": terms.actor,
         "tier": terms.tier,
         "transport": terms.transport,
         "profile": terms.profile,
-        "profile_digest": terms.profile_digest,
+        "profile_digest": profile_digest,
         "tools": list(terms.tools),
         "forbidden_tools": list(terms.forbidden),
         "narrowed": list(terms.narrowed),

@@ -55,7 +55,7 @@ Json = dict[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class Terms:
-    """What was decided of a run before it began; none of it changes."""
+    """What was decided of a run before it began; none of it changes. Only a sandboxed run has a profile."""
 
     thread: str
     goal: str
@@ -68,7 +68,6 @@ class Terms:
     narrowed: tuple[str, ...]
     model: str | None
     profile: str | None
-    profile_digest: str | None
     started_at: str
 
 

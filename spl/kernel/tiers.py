@@ -39,6 +39,9 @@ class Ceilings:
         }
 
 
+NAMES = ("trial", "paid", "team", "operator")
+"""Every tier that configuration may name."""
+
 TRIAL = Tier("trial", 5, 120, 20_000, Decimal("0.25"))
 OPERATOR = Tier("operator", None, None, None, Decimal("5.00"))
 

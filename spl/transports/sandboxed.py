@@ -18,20 +18,21 @@ if TYPE_CHECKING:
     from bwrap.sealed import Sealed
     from spl.kernel.credentials import Holder
     from spl.kernel.runs import Run
+    from spl.transports.plans import Plans
 
 
 @dataclass
 class Sandbox:
     """What every worker of this daemon is made from; `probe_seconds` is how long one may take to be ready."""
 
-    plan: Plan
+    plans: Plans
     image: Sealed
     ledger: Ledger
     probe_seconds: float
 
-    async def make(self) -> Worker:
-        """Make one worker, confirmed and holding nothing yet; raises `bwrap.errors.LayerError`."""
-        confined = await launch(self.plan, self.image, self.ledger, seconds=self.probe_seconds)
+    async def make(self, plan: Plan) -> Worker:
+        """Make one worker of a plan, confirmed and holding nothing yet; raises `bwrap.errors.LayerError`."""
+        confined = await launch(plan, self.image, self.ledger, seconds=self.probe_seconds)
         # Its probe's own connection is older than this: only what it makes with its credential is younger.
         return Worker(confined, time.monotonic())
 
@@ -71,10 +72,9 @@ class Worker:
         """Watch the process to its end, or to the run's wall clock; nothing of it is left when this returns."""
         try:
             async with asyncio.timeout(run.terms.ceilings.wall_clock_secs):
-                await self.confined.wait()
+                ended = await self.confined.wait()
         except TimeoutError:
-            self.confined.kill("wall_clock")
+            ended = await self.confined.stop("wall_clock")
         except asyncio.CancelledError:
-            self.confined.kill("daemon")
-        ended = await self.confined.wait()
+            ended = await self.confined.stop("daemon")
         return Ending(ended.clean, ended.wire(), ended.killed, self.confined.stderr)

@@ -1,4 +1,4 @@
-"""A start from its request to a running loop: the order in which slot, worker, records and credential come.
+"""A start from its request to a running loop: the order in which plan, slot, worker, records and credential come.
 
 Nothing is written before a worker is confirmed, no credential is made before the receipt is durable, and whatever
 fails on the way gives back what was taken.
@@ -7,19 +7,20 @@ fails on the way gives back what was taken.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from typing import TYPE_CHECKING, Any
 
 import structlog
 
 from bwrap.errors import LayerError
 from spl.errors import IsolationUnavailable, StoreUnavailable
-from spl.kernel.names import SANDBOXED
 from spl.kernel.outcome import Ending
 from spl.transports import in_process
 
 if TYPE_CHECKING:
-    from collections.abc import Coroutine
+    from collections.abc import AsyncIterator, Coroutine
 
+    from bwrap.plan import Plan
     from spl.kernel.admission import Slot
     from spl.kernel.kernel import Kernel, Start
     from spl.kernel.principals import Principal
@@ -53,14 +54,8 @@ class Transports:
         """
         if self._stopping:
             raise StoreUnavailable("the daemon is stopping and starts nothing more")
-        plan = None if isinstance(self._sandbox, LayerError) else self._sandbox.plan
-        terms = self._kernel.terms(
-            principal,
-            start,
-            profile=plan.profile if plan else None,
-            profile_digest=plan.profile_digest if plan else None,
-        )
-        starting = self._sandboxed(terms) if terms.transport == SANDBOXED else self._in_process(terms)
+        terms = self._kernel.terms(principal, start)
+        starting = self._in_process(terms) if terms.profile is None else self._sandboxed(terms, terms.profile)
         task: asyncio.Task[Run] = asyncio.create_task(starting)
         self._starts.add(task)
         task.add_done_callback(self._starts.discard)
@@ -80,30 +75,46 @@ class Transports:
         _log.info("running in process", thread=terms.thread)
         return run
 
-    async def _sandboxed(self, terms: Terms) -> Run:
-        slot = self._kernel.admission.take()
-        try:
-            worker = await self._worker(terms)
+    async def _sandboxed(self, terms: Terms, profile: str) -> Run:
+        async with self._refusing(terms):
+            if isinstance(self._sandbox, LayerError):
+                raise self._sandbox
+            plan = await self._sandbox.plans.plan(profile)
+            slot = self._kernel.admission.take(plan.worst_case)
             try:
-                run = await self._kernel.open(terms, worker.confined.receipt.wire())
+                run, worker = await self._open(self._sandbox, plan, terms)
             except BaseException:
-                await _discard(worker)
+                slot.release()
                 raise
-        except BaseException:
-            slot.release()
-            raise
         wall_clock = terms.ceilings.wall_clock_secs
         seconds = None if wall_clock is None else wall_clock + self._credential_grace
         self._watch(self._see_through(run, worker.serve(run), slot))
-        worker.entrust(self._kernel.credentials.mint(run, worker.holder(), seconds=seconds))
+        try:
+            worker.entrust(self._kernel.credentials.mint(run, worker.holder(), seconds=seconds))
+        except BaseException:
+            # Without a credential it would wait for one until its wall clock, and keep its slot.
+            worker.confined.kill("never entrusted")
+            raise
         _log.info("running sandboxed", thread=terms.thread, pid=worker.pid, uid=worker.uid)
         return run
 
-    async def _worker(self, terms: Terms) -> Worker:
+    async def _open(self, sandbox: Sandbox, plan: Plan, terms: Terms) -> tuple[Run, Worker]:
+        """Make a worker and open its run; a worker whose run cannot be opened is gone when this raises."""
+        worker = await sandbox.make(plan)
         try:
-            if isinstance(self._sandbox, LayerError):
-                raise self._sandbox
-            return await self._sandbox.make()
+            # The last moment at which a refusal leaves no trace but its own: with the anchor there is a run. What was
+            # confirmed may be a while ago, and nothing is waited for between this look and the writing of the anchor.
+            worker.confined.look_again()
+            return await self._kernel.open(terms, worker.confined.receipt.wire()), worker
+        except BaseException:
+            await worker.confined.stop("never opened")
+            raise
+
+    @contextlib.asynccontextmanager
+    async def _refusing(self, terms: Terms) -> AsyncIterator[None]:
+        """Write down once that a layer refused a start, and raise what the one who asked for it is answered."""
+        try:
+            yield
         except LayerError as error:
             _log.error("sandboxed start refused", actor=terms.actor, **error.wire())
             await self._kernel.refuse(terms, error.wire())
@@ -154,8 +165,3 @@ class Transports:
         task = asyncio.create_task(run)
         self._runs.add(task)
         task.add_done_callback(self._runs.discard)
-
-
-async def _discard(worker: Worker) -> None:
-    worker.confined.kill("never opened")
-    await worker.confined.wait()

@@ -13,10 +13,12 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from bwrap.errors import LayerError
+from bwrap.library import Library
 from spl.api.authentication import Authenticator
 from spl.api.listener import Listener, bind_tcp, bind_unix
 from spl.api.operator import OperatorApi
 from spl.api.worker import worker_app
+from spl.transports.profiles import Profiles
 from spl.transports.starting import Transports
 from tests.kernel.instance import OPERATOR, Instance, instance
 
@@ -131,7 +133,8 @@ async def serving(folder: Path, *replies: dict[str, Any], **options: Any) -> Asy
         async def health() -> dict[str, Any]:
             return {"work_loop": {"transport": here.kernel.config.transport}}
 
-        api = OperatorApi(here.kernel, transports, Authenticator(OPERATOR, TOKEN), health)
+        profiles = Profiles(Library(own=folder / "profiles"), LayerError(**LAYER))
+        api = OperatorApi(here.kernel, transports, profiles, Authenticator(OPERATOR, TOKEN), health)
         app = api.app(max_body_bytes=LIMIT)
         doors = worker_app(here.kernel.credentials, max_body_bytes=LIMIT)
         tcp = bind_tcp("127.0.0.1", 0)

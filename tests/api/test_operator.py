@@ -4,7 +4,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from spl.api.authentication import Authenticator
 from spl.kernel import names
+from spl.kernel.principals import Principal
 from tests.api.served import LAYER, Served, serve
 from tests.kernel.instance import MEMBER, MEMBERS, NOTE, OPERATOR, TRANSPORT, says
 
@@ -402,18 +404,6 @@ def test_a_member_with_a_typo_stays_sandboxed_and_is_refused_by_layer_where_none
     serve(tmp_path, talk)
 
 
-@pytest.mark.claim("A2")
-def test_a_start_past_the_ceiling_says_when_to_come_again(tmp_path: Path) -> None:
-    async def talk(served: Served) -> None:
-        answer = await served.ask("POST", "/v1/work/loop", {"goal": "x", "actor": MEMBER})
-        assert answer.refusal == (503, "ADMISSION_CEILING")
-        assert answer.headers["retry-after"] == "1"
-        assert (answer.json["admission_capacity"], answer.json["admission_available"]) == (0, 0)
-        assert await served.here.store.count() == 0
-
-    serve(tmp_path, talk, capacity=0)
-
-
 @pytest.mark.parametrize(
     ("fields", "refusal"),
     [
@@ -553,5 +543,64 @@ def test_no_clock_can_be_used_that_would_let_no_configuration_follow(tmp_path: P
         assert await served.here.store.count() == 0
         assert (await served.ask("POST", "/v1/records", {**record, "clock": 7})).status == 201
         assert (await served.ask("POST", "/v1/records", record)).json["clock"] == 8
+
+    serve(tmp_path, talk)
+
+
+# --- profiles ---
+
+
+def test_profiles_are_listed_and_each_is_described(tmp_path: Path) -> None:
+    async def talk(served: Served) -> None:
+        (tmp_path / "profiles").mkdir()
+        (tmp_path / "profiles" / "own.toml").write_text("[limits")
+        listing = (await served.ask("GET", "/v1/profiles")).json
+        assert (listing["object"], listing["has_more"]) == ("list", False)
+        rows = {row["name"]: row for row in listing["data"]}
+        assert set(rows) == {"base", "own", "strict", "worker"}
+        assert rows["own"]["error"]["line"] == 1
+        worker = (await served.ask("GET", "/v1/profiles/worker")).json
+        assert (worker["object"], worker["name"], worker["digest"]) == (
+            "profile",
+            "worker",
+            rows["worker"]["digest"],
+        )
+        # On this host nobody can be confined: it comes to nothing, and says why.
+        assert worker["refused"] == LAYER
+        assert (await served.ask("GET", "/v1/profiles/nobody")).refusal == (404, "NOT_FOUND")
+        unusable = await served.ask("GET", "/v1/profiles/own")
+        assert unusable.refusal == (422, "PROFILE_INVALID")
+        assert unusable.json["file"].endswith("own.toml")
+        assert (await served.ask("GET", "/v1/profiles?x=1")).refusal == (422, "INVALID_BODY")
+
+    serve(tmp_path, talk)
+
+
+@pytest.mark.parametrize("path", ["/v1/profiles", "/v1/profiles/worker"])
+def test_profiles_are_for_those_who_may_choose_one(tmp_path: Path, path: str) -> None:
+    async def talk(served: Served) -> None:
+        assert (await served.ask("GET", path, bearer=None)).refusal == (401, "UNAUTHENTICATED")
+        scopes = frozenset(("records:read", "records:write", "work:run"))
+        with pytest.MonkeyPatch.context() as patched:
+            patched.setattr(Authenticator, "principal", lambda *_: Principal(MEMBER, scopes))
+            assert (await served.ask("GET", path)).refusal == (403, "SCOPE_DENIED")
+
+    serve(tmp_path, talk)
+
+
+def test_a_profile_that_cannot_be_chosen_is_refused_and_nothing_is_written(tmp_path: Path) -> None:
+    async def talk(served: Served) -> None:
+        for body, refusal in (
+            ({"profile": "wroker"}, (422, "PROFILE_INVALID")),
+            ({"profile": "worker", "tier": "gold"}, (422, "INVALID_BODY")),
+            ({"tier": "trial"}, (400, "MISSING_FIELD")),
+        ):
+            said = record(
+                thread=names.CONFIG_THREAD,
+                actor=names.ENGINE,
+                act="LEARN",
+                body={"kind": names.CONFIG, "topic": "work_loop_profile", **body},
+            )
+            assert await refused(served, "POST", "/v1/records", said) == refusal
 
     serve(tmp_path, talk)

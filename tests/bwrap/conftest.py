@@ -83,3 +83,17 @@ def daemon(request: pytest.FixtureRequest, world_readable: Copy) -> Iterator[Dae
 def hosted(world_readable: Copy) -> Iterator[Daemon]:
     """Give a child of the hosted shape."""
     yield from _daemon(world_readable, "hosted")
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Say which interpreters a confined worker did a run on, and in which shape."""
+    rows = [
+        f"{dict(report.user_properties)['interpreter']}: {report.outcome}"
+        for outcome in ("passed", "failed")
+        for report in terminalreporter.getreports(outcome)
+        if report.when == "call" and "interpreter" in dict(report.user_properties)
+    ]
+    if rows:
+        terminalreporter.section("interpreters of a confined worker")
+        for row in sorted(rows):
+            terminalreporter.line(row)

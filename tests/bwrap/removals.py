@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import errno
 import os
 import resource
 import subprocess
@@ -69,6 +70,14 @@ def _without(*words: str) -> Removal:
 
 def _replaced(old: tuple[str, ...], new: tuple[str, ...]) -> Removal:
     return _told(lambda _: lambda said: [*without(*old)(said), *new])
+
+
+def _replaced_in_place(old: tuple[str, ...], new: tuple[str, ...]) -> Removal:
+    def change(said: list[str]) -> list[str]:
+        at = said.index(old[0])
+        return [*said[:at], *new, *said[at + len(old) :]]
+
+    return _told(lambda _: change)
 
 
 def _added(words: Callable[[Stage], list[str]]) -> Removal:
@@ -162,6 +171,7 @@ def _early_word() -> Iterator[AbstractContextManager[Any]]:
 
     async def early(self: _Launch, uid: int, gid: int) -> Process:
         process = await held(self, uid, gid)
+        self._untie()  # or the write would end it at once
         os.write(self._open["stdin"], b"{}\n")
         return process
 
@@ -176,6 +186,35 @@ def _root_in_the_daemons_namespace(stage: Stage, stack: ExitStack) -> None:
     stack.enter_context(options(without("--unshare-user", "--disable-userns")))
     for context in _as_root():
         stack.enter_context(context)
+
+
+# --- by what the profile claims, and what the program does of itself ---
+
+OWN_PROC = '[namespaces]\npid = true\n[filesystem]\nproc = "own"\n'
+
+
+def _claimed(extra: str, removal: Removal) -> Removal:
+    """Take away what only a profile with some more lines claims."""
+
+    def claimed(stage: Stage, stack: ExitStack) -> Plan:
+        removal(stage, stack)
+        return stage.plan(extra=extra)
+
+    return claimed
+
+
+def _program(changes: str) -> Removal:
+    def removal(stage: Stage, stack: ExitStack) -> None:
+        stack.enter_context(patch.object(stage, "image", lambda: type(stage).image(stage, changes)))
+
+    return removal
+
+
+def _answering(landlock: int) -> Removal:
+    """Have the program leave out its own restriction, and say this of it."""
+    return _program(
+        f"import sys\nsys.modules['spl.worker.probe']._OPERATIONS['landlock'] = lambda *_: {landlock}"
+    )
 
 
 # --- by what stands in bubblewrap's place ---
@@ -245,6 +284,16 @@ REMOVALS: dict[str, Removal] = {
     "the daemon's control groups": _without("--unshare-cgroup"),
     "no filter": _without("--seccomp", "{filter}"),
     "a filter that allows all": lambda stage, _: allowing_all(stage.plan()),
+    "no restriction of its own": _answering(0),
+    "a kernel that has no Landlock, by the worker's word": _answering(-errno.ENOSYS),
+    "a profile without the calls of Landlock": lambda stage, _: stage.plan(
+        extra='[syscalls]\nallow = ["!@landlock"]'
+    ),
+    "the daemon's process ids": _claimed("[namespaces]\npid = true", _without("--unshare-pid", "--as-pid-1")),
+    "the host's /proc": _claimed(
+        OWN_PROC, _replaced_in_place(("--proc", "/proc"), ("--ro-bind", "/proc", "/proc"))
+    ),
+    "a writable /proc": _claimed(OWN_PROC, _without("--remount-ro", "/proc")),
     "capabilities kept": _replaced(("--cap-drop", "ALL"), ("--cap-add", "ALL")),
     "no limits": _patched(_unlimited),
     "one limit missing": _patched(_one_limit_missing),

@@ -17,10 +17,11 @@ from typing import TYPE_CHECKING, Any, Self
 from unittest.mock import patch
 
 from bwrap import arguments as made
+from bwrap import findings, layers
 from bwrap import host as hosts
-from bwrap import layers, profile
 from bwrap.launch import Confined, _Launch, launch
 from bwrap.ledger import Ledger
+from bwrap.library import Library
 from bwrap.plan import Places, Plan, resolve
 from bwrap.receipt import confirm
 from bwrap.sealed import Sealed
@@ -30,7 +31,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from types import TracebackType
 
-    from bwrap.layers import Finding
+    from bwrap.findings import Finding
     from bwrap.process import Process
     from bwrap.receipt import Confirmed
 
@@ -68,12 +69,12 @@ class Stage:
 
     def plan(self, name: str = "worker", extra: str = "") -> Plan:
         """Resolve a shipped profile, or one that extends it by some lines of TOML."""
-        folders = [profile.SHIPPED]
         if extra:
-            folders.append(Path(self.folder))
             Path(self.folder, "other.toml").write_text(f'extends = "{name}"\n{extra}')
             name = "other"
-        return resolve(profile.load(name, folders), examine(), Places(self.home, f"{self.folder}/w"))
+        return resolve(
+            Library(Path(self.folder)).load(name), examine(), Places(self.home, f"{self.folder}/w")
+        )
 
     def image(self, changes: str = "") -> Sealed:
         """Seal the real worker's program, with some lines added that change what it does."""
@@ -117,7 +118,7 @@ def judged() -> Iterator[dict[str, list[Finding]]]:
     def look(process: Process, answer: bytes, nonce: str, digest: str) -> tuple[Confirmed, ...]:
         results = json.loads(answer)["results"]
         for layer in layers.table(process.plan, process.shape):
-            found[layer.name] = layers.judge(process, layer, results)
+            found[layer.name] = findings.judge(process, layer, results)
         return confirm(process, answer, nonce, digest)
 
     with patch("bwrap.launch.confirm", look):

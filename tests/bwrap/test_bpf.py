@@ -4,8 +4,9 @@ import struct
 
 import pytest
 
-from bwrap import bpf
+from bwrap import bpf, seccomp
 from bwrap.bpf import Instruction, InvalidProgram
+from bwrap.seccomp import Rules
 
 ALLOW = 0x7FFF0000
 X86_64 = 0xC000003E
@@ -24,6 +25,47 @@ RETURN_A = Instruction(bpf.RET_A, 0, 0, 0)
 
 def test_a_program_is_read_eight_bytes_an_instruction() -> None:
     assert bpf.load(struct.pack("<HBBI", 0x15, 1, 2, 3) * 2) == [Instruction(0x15, 1, 2, 3)] * 2
+
+
+def test_a_program_is_written_as_it_is_read() -> None:
+    program = seccomp.compile_filter(Rules(1, frozenset({"read"}), {}, {})).program
+
+    assert bpf.dump(bpf.load(program)) == program
+
+
+LISTED = [
+    (ld(bpf.ARCH), "ld [4]"),
+    (Instruction(bpf.JEQ, 1, 0, X86_64), "jeq #0xc000003e, 3, 2"),
+    (Instruction(bpf.JA, 0, 0, 300), "jmp 303"),
+    (Instruction(0x25, 0, 5, 0x80), "jgt #0x80, 4, 9"),
+    (Instruction(0x3D, 1, 0, 9), "jge x, 6, 5"),
+    (Instruction(0x45, 0, 0, 0x10), "jset #0x10, 6, 6"),
+    (Instruction(0x54, 0, 0, 0xFF), "and #0xff"),
+    (Instruction(0x0C, 0, 0, 9), "add x"),
+    (Instruction(0x64, 0, 0, 2), "lsh #0x2"),
+    (Instruction(bpf.LD_IMM, 0, 0, 16), "ld #0x10"),
+    (Instruction(bpf.LDX_IMM, 0, 0, 16), "ldx #0x10"),
+    (Instruction(bpf.LD_MEM, 0, 0, 15), "ld M[15]"),
+    (Instruction(bpf.LDX_MEM, 0, 0, 1), "ldx M[1]"),
+    (Instruction(bpf.ST, 0, 0, 1), "st M[1]"),
+    (Instruction(bpf.STX, 0, 0, 1), "stx M[1]"),
+    (Instruction(bpf.TAX, 0, 0, 0), "tax"),
+    (Instruction(bpf.TXA, 0, 0, 0), "txa"),
+    (RETURN_A, "ret a"),
+    (ret(ALLOW), "ret #0x7fff0000"),
+]
+
+
+def test_a_listing_has_a_line_an_instruction_and_jumps_name_lines() -> None:
+    assert bpf.listing([instruction for instruction, _ in LISTED]) == [
+        f"{at}: {line}" for at, (_, line) in enumerate(LISTED)
+    ]
+
+
+@pytest.mark.parametrize("code", [0x8000, 0x55, 0x34, 0x84, 0x28])
+def test_what_is_no_instruction_is_not_listed(code: int) -> None:
+    with pytest.raises(InvalidProgram, match=f"^unknown instruction {code:#x}$"):
+        bpf.listing([Instruction(code, 0, 0, 0)])
 
 
 @pytest.mark.parametrize("program", [b"", b"1234567", b"123456789"])

@@ -11,6 +11,7 @@ import pytest
 from bwrap import host
 from bwrap.errors import LayerError
 from bwrap.host import Shape
+from tests.end_to_end.daemon import wait_until_gone
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -76,8 +77,46 @@ def test_a_bubblewrap_that_cannot_be_run_is_refused(tmp_path: Path, monkeypatch:
     script(tmp_path, "").write_bytes(b"\0\0\0")
     only_in(tmp_path, monkeypatch)
 
-    with pytest.raises(LayerError, match="to answer, observed OSError"):
+    with pytest.raises(LayerError, match="to answer, observed Exec format error"):
         host.find_bubblewrap(Shape.SAME_USER)
+
+
+def test_a_bubblewrap_that_never_answers_is_given_up_and_nothing_of_it_goes_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Its child has the pipe too, and would hold it open.
+    script(tmp_path, f"echo $$ > {tmp_path}/pid; cat /dev/zero > /dev/null & echo $! >> {tmp_path}/pid; wait")
+    only_in(tmp_path, monkeypatch)
+    monkeypatch.setattr(host, "_ASK_SECONDS", 1)
+
+    with pytest.raises(LayerError, match="to answer, observed no end of it within 1 s"):
+        host.find_bubblewrap(Shape.SAME_USER)
+
+    for pid in (tmp_path / "pid").read_text().split():
+        wait_until_gone(int(pid))
+
+
+def test_a_bubblewrap_that_prints_without_end_is_given_up(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    script(tmp_path, "exec cat /dev/zero")
+    only_in(tmp_path, monkeypatch)
+
+    with pytest.raises(LayerError, match="to answer, observed more than 1 MiB"):
+        host.find_bubblewrap(Shape.SAME_USER)
+
+
+@pytest.mark.parametrize("said", [r"\377\033[2J", "bubblewrap", "bubblewrap 0.8.0 or so"])
+def test_a_bubblewrap_whose_version_makes_no_sense_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, said: str
+) -> None:
+    script(tmp_path, f"printf '{said}\\n'; echo {' '.join(host._NEEDED_OPTIONS)}")
+    only_in(tmp_path, monkeypatch)
+
+    with pytest.raises(LayerError, match="to say its version") as caught:
+        host.find_bubblewrap(Shape.SAME_USER)
+
+    assert str(caught.value).isprintable()
 
 
 @pytest.mark.claim("I9")
@@ -101,8 +140,8 @@ def test_a_program_that_others_may_not_execute_is_out_of_reach() -> None:
         path = made.communicate()[0].strip()
     try:
         with pytest.raises(LayerError, match=f"{path} is closed to others"):
-            host._require_reachable("the interpreter", path, Shape.HOSTED)
-        host._require_reachable("the interpreter", path, Shape.SAME_USER)
+            host.require_reachable("the interpreter", path, Shape.HOSTED)
+        host.require_reachable("the interpreter", path, Shape.SAME_USER)
     finally:
         os.unlink(path)
 
@@ -142,6 +181,70 @@ def test_an_older_python_is_refused(tmp_path: Path) -> None:
 
     with pytest.raises(LayerError, match=r"observed \S+ is 3\.10\.9; install a newer Python"):
         host.examine_python(str(old))
+
+
+@pytest.mark.parametrize("answer", [r"\377\n\n\nx", r"3.12.0\n/usr\n\n\033[2J", "1\\n2\\n3\\n4\\n5"])
+def test_an_interpreter_that_answers_nonsense_is_refused(tmp_path: Path, answer: str) -> None:
+    odd = script(tmp_path, f"printf '{answer}\\n'", "python3")
+
+    with pytest.raises(LayerError, match="install a newer Python") as caught:
+        host.examine_python(str(odd))
+
+    assert str(caught.value).isprintable()
+
+
+def test_a_path_that_cannot_be_looked_at_is_refused() -> None:
+    with pytest.raises(LayerError, match="to look at /usr/no-such, observed No such file or directory"):
+        host.require_reachable("the interpreter", "/usr/no-such", Shape.HOSTED)
+
+
+def test_libseccomp_is_found_with_its_version() -> None:
+    assert host.find_libseccomp().count(".") == 2
+
+
+def test_a_libseccomp_that_is_too_old_is_refused_by_the_layer_of_the_filter() -> None:
+    assert host.require_libseccomp((2, 5, 0)) == "2.5.0"
+
+    with pytest.raises(LayerError, match=r"2\.5 or later, observed libseccomp 2\.4\.4") as caught:
+        host.require_libseccomp((2, 4, 4))
+
+    assert caught.value.layer == "syscalls"
+
+
+RIGHTS = "from bwrap import host; host.require_rights(host.Shape(__import__('sys').argv[1]))"
+
+
+def rights(*prefix: str, shape: str = "hosted") -> str:
+    """Give what is said of the rights of a process that is started so; empty when they suffice."""
+    command = [*prefix, sys.executable, "-c", RIGHTS, shape]
+    ended = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    return ended.stderr.strip().rpartition("\n")[2]
+
+
+def test_root_has_the_rights_it_needs_and_an_ordinary_user_needs_none() -> None:
+    assert rights() == ""
+    assert rights("setpriv", "--bounding-set=-all", "--inh-caps=-all", shape="same-user") == ""
+
+
+@pytest.mark.parametrize("name", ["setuid", "setgid", "kill", "sys_ptrace"])
+def test_a_root_without_a_capability_it_needs_is_told_which(name: str) -> None:
+    said = rights("setpriv", f"--bounding-set=-{name}", f"--inh-caps=-{name}")
+    assert f"this root lacks CAP_{name.upper()};" in said
+    assert "layer separate_user" in said
+
+
+def test_one_of_the_two_capabilities_to_pass_any_folder_is_enough() -> None:
+    either = ["dac_override", "dac_read_search"]
+    for one in either:
+        assert rights("setpriv", f"--bounding-set=-{one}", f"--inh-caps=-{one}") == ""
+    both = ",".join(f"-{one}" for one in either)
+    assert "lacks CAP_DAC_OVERRIDE or CAP_DAC_READ_SEARCH" in rights(
+        "setpriv", f"--bounding-set={both}", f"--inh-caps={both}"
+    )
+
+
+def test_a_root_that_is_alone_in_its_user_namespace_is_told_so() -> None:
+    assert "root is the only user in this one" in rights("unshare", "--user", "--map-root-user")
 
 
 def test_shared_objects_are_the_linker_and_what_it_loads_each_of_them_there() -> None:

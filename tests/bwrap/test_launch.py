@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from bwrap.uids import FIRST, LAST
+from bwrap.uids import Pool
 from tests.bwrap.conftest import ORDINARY, SHAPES, start
 
 if TYPE_CHECKING:
@@ -16,8 +16,8 @@ if TYPE_CHECKING:
     from tests.conftest import Copy
 
 LAYERS = [
-    "user_namespace", "separate_user", "network", "home", "mounts", "ipc", "uts", "cgroup", "syscalls", "capabilities",
-    "no_new_privs", "limits", "environment", "descriptors", "session", "parent_death", "credential",
+    "user_namespace", "separate_user", "network", "home", "mounts", "ipc", "uts", "cgroup", "syscalls", "landlock",
+    "capabilities", "no_new_privs", "limits", "environment", "descriptors", "session", "parent_death", "credential",
 ]  # fmt: skip
 
 
@@ -80,7 +80,7 @@ def test_what_proc_says_of_a_live_worker_is_what_is_promised(daemon: Daemon) -> 
     assert seen["uid_map"] == [str(seen["uid"])] * 2 + ["1"]
     assert status["Uid"] == [str(seen["uid"])] * 4
     if daemon.shape == "hosted":
-        assert FIRST <= seen["uid"] <= LAST
+        assert Pool().first <= seen["uid"] <= Pool().last
         assert status["Groups"] == []
     else:
         assert seen["uid"] == daemon.uid
@@ -129,7 +129,8 @@ def test_a_worker_can_touch_no_other_process(daemon: Daemon) -> None:
 def test_a_profile_with_a_process_id_namespace_is_confirmed_too(daemon: Daemon) -> None:
     told = daemon.play("receipt", extra="[namespaces]\npid = true\n")
 
-    assert len(told["receipt"]["layers"]) == len(LAYERS) - (daemon.shape != "hosted")
+    assert "pid_namespace" in [layer["layer"] for layer in told["receipt"]["layers"]]
+    assert len(told["receipt"]["layers"]) == len(LAYERS) + 1 - (daemon.shape != "hosted")
     assert told["exit"]["signal"] == "SIGKILL"
 
 

@@ -16,7 +16,8 @@ from bwrap import supervise, uids
 from bwrap.host import Shape
 from bwrap.ledger import Ledger
 from bwrap.process import Process
-from bwrap.supervise import Exit, read_exit
+from bwrap.supervise import Exit, read_exit, unfold
+from bwrap.uids import Pool
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -46,30 +47,86 @@ def entry(folder: Path, pid: int, **said: object) -> None:
     (folder / str(pid)).write_text(json.dumps(whole))
 
 
+def reserved(folder: Path, uid: int) -> None:
+    (folder / f"uid-{uid}").write_text(json.dumps({"boot": BOOT, "start_time": None}))
+
+
+@pytest.mark.parametrize(
+    ("status", "code", "name"),
+    [
+        (0, 0, None), (12, 12, None), (137, 137, None), (255, 255, None), (-9, None, "SIGKILL"), (-15, None, "SIGTERM"),
+        (-11, None, "SIGSEGV"), (-40, None, "SIG40"),
+    ],
+)  # fmt: skip
+def test_an_exit_is_a_code_or_a_signal(status: int, code: int | None, name: str | None) -> None:
+    assert read_exit(status) == Exit(code, name)
+
+
 @pytest.mark.parametrize(
     ("status", "code", "name"),
     [
         (0, 0, None), (12, 12, None), (63, 63, None), (128, 128, None), (137, None, "SIGKILL"), (139, None, "SIGSEGV"),
-        (159, None, "SIGSYS"), (-9, None, "SIGKILL"), (-15, None, "SIGTERM"), (255, None, "SIG127"),
+        (159, None, "SIGSYS"), (193, 193, None), (255, 255, None), (-9, None, "SIGKILL"),
     ],
 )  # fmt: skip
 def test_an_exit_is_unfolded_from_what_bubblewrap_says(
     status: int, code: int | None, name: str | None
 ) -> None:
-    assert read_exit(status) == Exit(code, name)
+    assert unfold(status) == Exit(code, name)
 
 
 def test_only_an_exit_of_its_own_with_0_is_clean() -> None:
     assert read_exit(0).clean
-    assert not read_exit(0, "wall_clock").clean
     assert not read_exit(10).clean
-    assert not read_exit(137).clean
-    assert read_exit(137, "stop") == Exit(None, "SIGKILL", "stop")
+    assert not read_exit(-9).clean
+
+
+def test_a_reason_stands_with_the_kill_alone_and_not_with_an_end_that_came_before_it() -> None:
+    assert read_exit(-9).because("stop") == Exit(None, "SIGKILL", "stop")
+    assert read_exit(-9).because(None) == Exit(None, "SIGKILL", None)
+    assert read_exit(0).because("stop") == Exit(0, None, None)
+    assert read_exit(-11).because("stop") == Exit(None, "SIGSEGV", None)
 
 
 def test_an_exit_stands_in_a_record_as_a_code_or_a_signal() -> None:
     assert read_exit(10).wire() == {"code": 10}
-    assert read_exit(137, "stop").wire() == {"signal": "SIGKILL"}
+    assert read_exit(-9).because("stop").wire() == {"signal": "SIGKILL"}
+
+
+@pytest.mark.parametrize(
+    ("script", "ended"),
+    [
+        ("exit 0", Exit(0, None)),
+        ("exit 137", Exit(137, None)),
+        ("kill -9 $$", Exit(None, "SIGKILL")),
+        ("kill -35 $$", Exit(None, "SIG35")),
+    ],
+)
+def test_a_process_that_was_left_to_this_one_is_read_as_it_is_reaped(script: str, ended: Exit) -> None:
+    child = subprocess.Popen(["/bin/sh", "-c", script])
+    pidfd = os.pidfd_open(child.pid)
+    try:
+        assert supervise._own_exit(pidfd) == ended
+        with pytest.raises(ChildProcessError):
+            os.waitid(os.P_PIDFD, pidfd, os.WEXITED)
+        child.returncode = 0  # it is reaped: nothing is left for this object to wait for
+    finally:
+        os.close(pidfd)
+
+
+def test_how_a_process_ended_is_not_made_up_while_it_lives_or_where_the_kernel_does_not_tell(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def unknown(*_: object) -> None:
+        raise OSError(errno.ENOTTY, "Inappropriate ioctl for device")
+
+    pidfd = os.pidfd_open(os.getppid())  # no child of this process, and it lives
+    try:
+        assert supervise._own_exit(pidfd) is None
+        monkeypatch.setattr("fcntl.ioctl", unknown)
+        assert supervise._own_exit(pidfd) is None
+    finally:
+        os.close(pidfd)
 
 
 def test_a_sweep_kills_what_is_recorded_and_still_the_same_process(
@@ -112,30 +169,56 @@ def test_a_sweep_strikes_an_entry_that_says_nothing(tmp_path: Path, text: str) -
 
 @pytest.mark.skipif(os.getuid() != 0, reason="a process under another uid needs root")
 def test_a_sweep_kills_what_else_runs_under_a_recorded_uid_that_nobody_holds(tmp_path: Path) -> None:
-    lease = uids.lease()
+    before = Ledger(str(tmp_path), Pool(60980, 60981))
+    lease = before.lease()
     with subprocess.Popen(
         ["/bin/cat"], stdin=subprocess.PIPE, user=lease.uid, group=lease.uid, extra_groups=[]
     ) as other:
-        ledger = Ledger(str(tmp_path))
-        ledger.reserve(lease.uid)
-        assert ledger.sweep() == []
+        assert before.sweep() == []
         assert other.poll() is None
 
         lease.release()
-        ledger.reserve(lease.uid)
-        assert ledger.sweep() == [other.pid]
+        reserved(tmp_path, lease.uid)
+        # The next daemon may have been given another range.
+        assert Ledger(str(tmp_path), Pool(60990, 60990)).sweep() == [other.pid]
         assert other.wait() == -9
 
 
 @pytest.mark.skipif(os.getuid() != 0, reason="a process under another uid needs root")
-@pytest.mark.parametrize("uid", [0, 12345, uids.FIRST - 1, uids.LAST + 1])
-def test_a_sweep_kills_nothing_for_a_uid_outside_the_pool(tmp_path: Path, uid: int) -> None:
+@pytest.mark.parametrize("uid", [0, 12345, 61000])
+def test_a_sweep_kills_nothing_for_a_uid_that_was_never_leased(tmp_path: Path, uid: int) -> None:
     with subprocess.Popen(["/bin/cat"], stdin=subprocess.PIPE, user=uid, group=uid, extra_groups=[]) as other:
-        ledger = Ledger(str(tmp_path))
-        ledger.reserve(uid)
+        reserved(tmp_path, uid)
 
-        assert ledger.sweep() == []
+        assert Ledger(str(tmp_path)).sweep() == []
         assert other.poll() is None
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="a process under another uid needs root")
+def test_a_sweep_kills_nothing_for_a_uid_with_a_name_even_if_it_was_leased(tmp_path: Path) -> None:
+    pool = Pool(folder=str(tmp_path / "uids"))
+    pool.lease().release()
+    (tmp_path / "uids" / "1").touch()
+    (tmp_path / "ledger").mkdir()
+    with subprocess.Popen(["/bin/cat"], stdin=subprocess.PIPE, user=1, group=1, extra_groups=[]) as other:
+        reserved(tmp_path / "ledger", 1)
+
+        assert Ledger(str(tmp_path / "ledger"), pool).sweep() == []
+        assert other.poll() is None
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="a lock that only root can make")
+def test_a_lease_is_written_down_for_as_long_as_it_is_held(tmp_path: Path) -> None:
+    ledger = Ledger(str(tmp_path), Pool(60980, 60981))
+    lease = ledger.lease()
+    assert [path.name for path in tmp_path.iterdir()] == [f"uid-{lease.uid}"]
+
+    ledger.release(lease)
+
+    assert list(tmp_path.iterdir()) == []
+    again = Pool().take(lease.uid)
+    assert again is not None
+    again.release()
 
 
 def test_nothing_belongs_to_a_worker_that_cannot_be_told_from_its_daemon() -> None:

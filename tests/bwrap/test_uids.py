@@ -7,15 +7,15 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from bwrap import uids
 from bwrap.errors import LayerError
+from bwrap.uids import Pool
 
 if TYPE_CHECKING:
     from pathlib import Path
 
 HOLDER = """
-from bwrap import uids
-held = uids.take({uid}, {folder!r})
+from bwrap.uids import Pool
+held = Pool(folder={folder!r}).take({uid})
 print(held is not None, flush=True)
 input()
 """
@@ -32,85 +32,96 @@ def holder(uid: int, folder: Path) -> subprocess.Popen[str]:
 
 
 @pytest.fixture
-def pool(tmp_path: Path) -> Path:
+def folder(tmp_path: Path) -> Path:
     folder = tmp_path / "uids"
     folder.mkdir(mode=0o700)
     return folder
 
 
 @pytest.mark.claim("I9")
-def test_a_uid_is_leased_to_one_process_and_free_again_when_that_dies(pool: Path) -> None:
-    with holder(uids.FIRST, pool) as other:
+def test_a_uid_is_leased_to_one_process_and_free_again_when_that_dies(folder: Path) -> None:
+    pool = Pool(folder=str(folder))
+    with holder(pool.first, folder) as other:
         assert other.stdout is not None
         assert other.stdout.readline() == "True\n"
-        assert uids.take(uids.FIRST, str(pool)) is None
+        assert pool.take(pool.first) is None
 
         other.kill()
         other.wait()
 
-        lease = uids.take(uids.FIRST, str(pool))
+        lease = pool.take(pool.first)
         assert lease is not None
         lease.release()
         lease.release()
 
 
 @pytest.mark.claim("I9")
-def test_leases_differ_and_lie_in_the_pool(pool: Path) -> None:
-    leases = [uids.lease(str(pool)) for _ in range(50)]
+def test_leases_differ_and_lie_in_the_range(folder: Path) -> None:
+    pool = Pool(folder=str(folder))
+    leases = [pool.lease() for _ in range(50)]
 
     assert len({lease.uid for lease in leases}) == 50
-    assert all(uids.FIRST <= lease.uid <= uids.LAST < 61184 for lease in leases)
+    assert all(60600 <= lease.uid <= 60855 < 61184 for lease in leases)
     for lease in leases:
         lease.release()
 
 
-def test_an_empty_pool_is_a_refusal_by_the_layer_of_the_own_user(
-    pool: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(uids, "LAST", uids.FIRST + 1)
-    leases = [lease for uid in (uids.FIRST, uids.LAST) if (lease := uids.take(uid, str(pool)))]
+@pytest.mark.claim("I9")
+@pytest.mark.parametrize("size", [1, 2])
+def test_a_range_that_is_used_up_is_a_refusal_by_the_layer_of_the_own_user(folder: Path, size: int) -> None:
+    pool = Pool(60980, 60980 + size - 1, str(folder))
+    leases = [pool.lease() for _ in range(size)]
 
     with pytest.raises(LayerError) as caught:
-        uids.lease(str(pool))
+        pool.lease()
 
     assert caught.value.layer == "separate_user"
-    for lease in leases:
+    assert caught.value.expected == f"a free uid from 60980 to {60980 + size - 1}"
+    assert caught.value.observed == f"{size} leased, 0 named in passwd, 0 with a process"
+    leases[0].release()
+    again = pool.lease()
+    assert again.uid == leases[0].uid
+    for lease in (again, *leases):
         lease.release()
 
 
+@pytest.mark.claim("I9")
 @pytest.mark.skipif(os.getuid() != 0, reason="a process under another uid needs root")
-def test_a_uid_under_which_something_runs_is_passed_over(pool: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(uids, "FIRST", 60990)
-    monkeypatch.setattr(uids, "LAST", 60991)
+def test_a_uid_under_which_something_runs_is_passed_over(folder: Path) -> None:
     with subprocess.Popen(["/bin/cat"], stdin=subprocess.PIPE, user=60990, group=60990, extra_groups=[]):
-        lease = uids.lease(str(pool))
+        lease = Pool(60990, 60991, str(folder)).lease()
 
         assert lease.uid == 60991
     lease.release()
 
 
-def test_a_uid_with_a_name_is_passed_over(pool: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    # Uid 1 is 'daemon' on every Debian, and nothing runs under it; 60991 has no name.
-    monkeypatch.setattr(uids, "FIRST", 1)
-    monkeypatch.setattr(uids, "LAST", 1)
-
-    with pytest.raises(LayerError):
-        uids.lease(str(pool))
+def test_a_uid_with_a_name_is_passed_over(folder: Path) -> None:
+    # Uid 1 is 'daemon' on every Debian.
+    with pytest.raises(LayerError, match="1 named in passwd"):
+        Pool(1, 1, str(folder)).lease()
 
 
-def test_a_folder_open_to_others_is_refused(pool: Path) -> None:
-    pool.chmod(0o755)
+def test_a_uid_is_known_from_its_first_lease_on_whatever_the_range(folder: Path) -> None:
+    lease = Pool(60980, 60981, str(folder)).lease()
+    lease.release()
+
+    assert Pool(60600, 60855, str(folder)).knows(lease.uid)
+    assert not Pool(60600, 60855, str(folder)).knows(60600)
+
+
+def test_a_folder_open_to_others_is_refused(folder: Path) -> None:
+    folder.chmod(0o755)
 
     with pytest.raises(LayerError, match="observed open to others"):
-        uids.lease(str(pool))
+        Pool(folder=str(folder)).lease()
 
 
-def test_a_symlink_in_place_of_the_folder_or_a_lock_is_refused(pool: Path, tmp_path: Path) -> None:
-    (tmp_path / "link").symlink_to(pool)
+def test_a_symlink_in_place_of_the_folder_or_a_lock_is_refused(folder: Path, tmp_path: Path) -> None:
+    (tmp_path / "link").symlink_to(folder)
     with pytest.raises(LayerError):
-        uids.lease(str(tmp_path / "link"))
+        Pool(folder=str(tmp_path / "link")).lease()
 
-    (pool / str(uids.FIRST)).symlink_to(tmp_path / "elsewhere")
+    (folder / "60600").symlink_to(tmp_path / "elsewhere")
     with pytest.raises(OSError, match="Too many levels of symbolic links"):
-        uids.take(uids.FIRST, str(pool))
+        Pool(folder=str(folder)).take(60600)
     assert not (tmp_path / "elsewhere").exists()

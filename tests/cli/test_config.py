@@ -47,6 +47,48 @@ def test_set_transport_writes_one_record_and_prints_what_the_daemon_took(
     }
 
 
+@pytest.mark.parametrize(
+    ("command", "said"),
+    [
+        (("set-profile", "strict"), {"topic": "work_loop_profile", "profile": "strict"}),
+        (
+            ("set-profile", "strict", "--tier", "trial"),
+            {"topic": "work_loop_profile", "profile": "strict", "tier": "trial"},
+        ),
+        (("unset-profile",), {"topic": "work_loop_profile", "profile": None}),
+        (
+            ("unset-profile", "--tier", "team"),
+            {"topic": "work_loop_profile", "profile": None, "tier": "team"},
+        ),
+        (("set-capacity", "3"), {"topic": "admission_capacity", "capacity": 3}),
+        (("unset-capacity",), {"topic": "admission_capacity", "capacity": None}),
+    ],
+)
+def test_a_choice_is_one_record_and_what_the_daemon_took_is_printed(
+    spl: Spl, daemon: Daemon, command: tuple[str, ...], said: dict[str, object]
+) -> None:
+    ended = spl("config", *command)
+    assert (ended.returncode, json.loads(ended.stdout)) == (0, WORK_LOOP)
+    assert daemon.asked() == ["POST /v1/records", "GET /v1/engine/health"]
+    written = daemon.requests[0].body
+    assert (written["thread"], written["actor"]) == ("th_engine_config", "did:sync:system:engine")
+    assert written["body"] == {"kind": "core.engine.config.v1", **said}
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        ("set-profile",),
+        ("set-profile", "strict", "--tier", "gold"),
+        ("set-capacity", "-1"),
+        ("set-capacity", "4097"),
+        ("set-capacity", "many"),
+    ],
+)
+def test_a_choice_that_cannot_be_is_not_written(spl: Spl, daemon: Daemon, command: tuple[str, ...]) -> None:
+    assert (spl("config", *command).returncode, daemon.requests) == (2, [])
+
+
 def test_set_transport_does_not_write_a_typo(spl: Spl, daemon: Daemon) -> None:
     ended = spl("config", "set-transport", "sandboxd")
     assert (ended.returncode, daemon.requests) == (2, [])

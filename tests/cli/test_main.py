@@ -30,8 +30,10 @@ LEAVES = {tuple(name.split()[1:]): command for name, command in leaves()}
 
 def test_the_commands_are_those_of_the_contract() -> None:
     assert [" ".join(path) for path in LEAVES] == [
-        "init", "serve", "stop", "status", "run", "runs list", "runs show", "know", "thread records",
-        "token show", "config set-transport", "config show", "version",
+        "init", "serve", "stop", "status", "doctor", "run", "runs list", "runs show", "know", "thread records",
+        "token show", "profile lint", "profile list", "profile render", "profile show", "profile try",
+        "config set-capacity", "config set-profile", "config set-transport", "config show",
+        "config unset-capacity", "config unset-profile", "version",
     ]  # fmt: skip
 
 

@@ -11,7 +11,7 @@ import socket
 import stat
 import subprocess
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -36,10 +36,10 @@ def status(pid: int, field: str) -> list[str]:
 
 
 @contextlib.contextmanager
-def live_worker(shape: Shape, home: Path) -> Iterator[tuple[Daemon, str, int]]:
-    """A sandboxed run that goes on, its worker held still while it is looked at."""
+def live_worker(shape: Shape, home: Path, **given: Any) -> Iterator[tuple[Daemon, str, int]]:
+    """A sandboxed run that goes on, its worker held still while it is looked at; its daemon is given what is given."""
     provider = scripts.write(home.parent / "script", *scripts.endless())
-    with shape.daemon(home, "--provider", provider) as daemon:
+    with shape.daemon(home, "--provider", provider, **given) as daemon:
         daemon.set_transport("sandboxed")
         thread = daemon.start("Go on.")["thread"]
         pid = daemon.worker_pid(thread)

@@ -11,6 +11,7 @@ from datetime import UTC, datetime
 from decimal import Decimal
 from typing import TYPE_CHECKING, Any
 
+from spl.errors import ProfileInvalid
 from spl.inference.broker import Broker
 from spl.inference.script import ScriptProvider
 from spl.kernel.admission import Admission
@@ -37,7 +38,8 @@ Json = dict[str, Any]
 OPERATOR = "did:sync:user:op"
 MEMBER = "did:sync:user:mia"
 ADMINISTRATOR = Principal(OPERATOR, frozenset((ADMIN,)))
-RECEIPT: Json = {"shape": "same-user", "layers": []}
+RECEIPT: Json = {"shape": "same-user", "profile_digest": "d" * 64, "layers": []}
+PROFILES = ("worker", "strict", "small")
 
 TRANSPORT, MEMBERS = "work_loop_transport", "work_loop_transport_members"
 
@@ -107,12 +109,16 @@ class Instance:
     async def open(self, *, actor: str = MEMBER, receipt: Json | None = RECEIPT, **asked: Any) -> Run:
         """Open a run as a transport does, with no loop behind it: a member's is sandboxed by default."""
         start = Start(goal="a goal", actor=actor, **asked)
-        terms = self.kernel.terms(ADMINISTRATOR, start, profile="worker", profile_digest="d" * 64)
+        terms = self.kernel.terms(ADMINISTRATOR, start)
         return await self.kernel.open(terms, receipt if terms.transport == "sandboxed" else None)
 
     async def configure(self, topic: str, transport: object) -> Record:
         """Write a transport's topic as the operator does."""
-        body = {"kind": CONFIG, "topic": topic, "transport": transport}
+        return await self.say(topic=topic, transport=transport)
+
+    async def say(self, **said: object) -> Record:
+        """Write configuration as the operator does."""
+        body = {"kind": CONFIG, **said}
         return (await self.kernel.write(ADMINISTRATOR, Draft(CONFIG_THREAD, ENGINE, "LEARN", body))).record
 
     async def on(self, thread: str) -> list[Record]:
@@ -143,6 +149,12 @@ class Instance:
 def short(kind: str | None) -> str:
     """Give the entity of a kind."""
     return (kind or "..").split(".")[2]
+
+
+async def is_known(profile: str) -> None:
+    """Refuse a profile that this instance does not know."""
+    if profile not in PROFILES:
+        raise ProfileInvalid(f"there is no profile {profile!r}")
 
 
 async def turn(run: Run) -> Json:
@@ -179,13 +191,15 @@ async def instance(
     """Open an instance whose provider gives `replies`, or is `provider`; `clock` is that of its credentials."""
     store = await Held.open(folder / "hub.db")
     try:
+        config = await Config.follow(store)
         kernel = Kernel(
             store,
-            await Config.follow(store),
+            config,
             Broker(provider or scripted(folder, *replies)),
-            Admission(capacity),
+            Admission(0, lambda: capacity if config.capacity is None else config.capacity),
             Credentials(clock),
             operator=OPERATOR,
+            check_profile=is_known,
             now=lambda: datetime.now(UTC),
         )
         yield Instance(store, kernel)

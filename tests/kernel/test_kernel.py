@@ -10,6 +10,7 @@ from spl.errors import (
     IngestFailed,
     InvalidBody,
     KindReserved,
+    ProfileInvalid,
     RunActorNotCovered,
     RunNotFound,
     ScopeDenied,
@@ -46,9 +47,7 @@ CLEAN = Ending(clean=True)
 
 
 def terms(here: Instance, principal: Principal = ADMINISTRATOR, **asked: Any) -> Terms:
-    return here.kernel.terms(
-        principal, Start(**{"goal": "a goal", **asked}), profile="worker", profile_digest="d" * 64
-    )
+    return here.kernel.terms(principal, Start(**{"goal": "a goal", **asked}))
 
 
 # --- terms ---
@@ -105,8 +104,58 @@ def test_the_row_shows_the_ceiling_that_the_run_holds(tmp_path: Path) -> None:
 def test_a_profile_belongs_to_a_sandboxed_run_alone(tmp_path: Path) -> None:
     async def run() -> None:
         async with instance(tmp_path) as here:
-            assert (terms(here).profile, terms(here).profile_digest) == (None, None)
+            assert terms(here).profile is None
             assert (terms(here, actor=MEMBER).profile, terms(here, actor=MEMBER).tier) == ("worker", "trial")
+
+    asyncio.run(run())
+
+
+def test_a_sandboxed_run_gets_the_profile_of_its_tier_before_that_of_all(tmp_path: Path) -> None:
+    async def run() -> None:
+        async with instance(tmp_path) as here:
+            await here.configure(TRANSPORT, "sandboxed")
+            await here.say(topic="work_loop_profile", profile="strict")
+            assert (terms(here).profile, terms(here, actor=MEMBER).profile) == ("strict", "strict")
+            await here.say(topic="work_loop_profile", profile="small", tier="operator")
+            assert (terms(here).profile, terms(here, actor=MEMBER).profile) == ("small", "strict")
+
+    asyncio.run(run())
+
+
+def test_a_run_in_flight_keeps_its_profile(tmp_path: Path) -> None:
+    async def run() -> None:
+        async with instance(tmp_path) as here:
+            opened = await here.open()
+            await here.say(topic="work_loop_profile", profile="strict")
+            assert (await here.kernel.row(opened.terms.thread))["profile"] == "worker"
+
+    asyncio.run(run())
+
+
+@pytest.mark.claim("I4")
+def test_anchor_and_receipt_bear_the_same_digest_of_the_profile(tmp_path: Path) -> None:
+    async def run() -> None:
+        async with instance(tmp_path) as here:
+            opened = await here.open()
+            (anchor,) = await here.bodies(opened.terms.thread, names.LOOP)
+            (receipt,) = await here.bodies(opened.terms.thread, names.ISOLATION)
+            assert anchor["profile_digest"] == receipt["profile_digest"] == "d" * 64
+            own = await here.open(actor=OPERATOR)
+            (anchor,) = await here.bodies(own.terms.thread, names.LOOP)
+            assert (anchor["profile"], anchor["profile_digest"]) == (None, None)
+
+    asyncio.run(run())
+
+
+def test_a_profile_that_cannot_be_used_is_refused_when_it_is_chosen_and_nothing_is_written(
+    tmp_path: Path,
+) -> None:
+    async def run() -> None:
+        async with instance(tmp_path) as here:
+            with pytest.raises(ProfileInvalid, match="no profile 'wroker'"):
+                await here.say(topic="work_loop_profile", profile="wroker")
+            assert await here.store.count() == 0
+            assert here.kernel.config.profile == "worker"
 
     asyncio.run(run())
 

@@ -1,0 +1,108 @@
+"""What a layer is made of, and how one is judged: things seen from outside, things tried from inside.
+
+A row is looked at twice: from outside, in `/proc/<pid>` (proc(5)), and from inside, by attempts the process makes
+before anything is entrusted to it. An attempt counts only with the answer that proves the layer, and each layer
+whose attempts are refusals has one that must still work, so that a process that did nothing cannot look confined.
+"""
+
+from __future__ import annotations
+
+import errno
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, NamedTuple
+
+from bwrap.host import Shape
+from bwrap.text import printable
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+    from bwrap.plan import Plan
+    from bwrap.process import Process
+
+WORKS = "works"
+"""What an attempt that must succeed is expected to give: any value that is not an errno."""
+
+
+class Finding(NamedTuple):
+    """One thing that was looked at: where, what it must be, what it was."""
+
+    how: str
+    expected: str
+    observed: str
+    confirmed: bool
+
+
+class Attempt(NamedTuple):
+    """One thing the process tries itself: an operation of the self-probe and the answer that proves the layer."""
+
+    name: str
+    operation: tuple[object, ...]
+    expected: object
+
+
+def _always(_: Plan) -> bool:
+    return True
+
+
+@dataclass(frozen=True, slots=True)
+class Layer:
+    """One row of the table.
+
+    A plan that does not `claim` it has no such layer. What a process `sets_itself` it does before any other attempt.
+    """
+
+    name: str
+    claim: str
+    remedy: str
+    outside: Callable[[Process], Iterable[Finding]]
+    attempts: Callable[[Process], Iterable[Attempt]]
+    shapes: tuple[Shape, ...] = (Shape.SAME_USER, Shape.HOSTED)
+    claimed: Callable[[Plan], bool] = _always
+    sets_itself: bool = False
+
+    def named(self, attempt: Attempt) -> str:
+        """Give an attempt's name among those of all layers."""
+        return f"{self.name}: {attempt.name}"
+
+
+def look(process: Process, layer: Layer) -> list[Finding]:
+    """Look at one layer from outside. Nothing raises: what cannot be read is a finding that is not confirmed."""
+    findings: list[Finding] = []
+    try:
+        findings.extend(layer.outside(process))
+    except (OSError, ValueError, IndexError, KeyError, RecursionError) as error:
+        findings.append(Finding("outside", "readable", f"{type(error).__name__}: {error}", confirmed=False))
+    return findings
+
+
+def judge(process: Process, layer: Layer, results: dict[str, object]) -> list[Finding]:
+    """Look at one layer from outside, and hold the process's own results against what each must be."""
+    findings = look(process, layer)
+    for attempt in layer.attempts(process):
+        observed = results.get(layer.named(attempt), "not attempted")
+        confirmed = _proves(observed, attempt.expected)
+        findings.append(Finding(f"inside: {attempt.name}", told(attempt.expected), told(observed), confirmed))
+    return findings
+
+
+def equal(how: str, expected: object, observed: object) -> Finding:
+    """Make the finding that something is exactly as it must be."""
+    return Finding(how, told(expected), told(observed), expected == observed)
+
+
+def told(value: object) -> str:
+    """Say a result as a person reads it: an errno by its name, a list by its items, what is no text escaped."""
+    if type(value) is int and value < 0:
+        return errno.errorcode.get(-value, str(value))
+    if isinstance(value, list):
+        return printable(" ".join(str(each) for each in value)) or "nothing"
+    if isinstance(value, dict):
+        return ", ".join(f"{name} {told(each)}" for name, each in value.items())
+    return printable(str(value))
+
+
+def _proves(observed: object, expected: object) -> bool:
+    if expected == WORKS:
+        return type(observed) is int and observed >= 0
+    return type(observed) is type(expected) and observed == expected

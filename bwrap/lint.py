@@ -1,0 +1,86 @@
+"""What a reviewer should know of a profile: breaches of the floor, and what is allowed but may surprise."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import TYPE_CHECKING
+
+from bwrap import floor, groups, seccomp
+from bwrap.profile import OPTIONAL
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from bwrap.document import Path
+    from bwrap.errors import ProfileError
+    from bwrap.profile import Profile
+
+_STARTS_WITH = 48 << 20
+_DESCRIPTORS = 8
+
+
+class Severity(StrEnum):
+    """A breach keeps a profile from running work for anyone; a warning does not."""
+
+    BREACH = "breach"
+    WARNING = "warning"
+
+
+@dataclass(frozen=True, slots=True)
+class Remark:
+    """One thing to know, with the fault that points at the word it is about."""
+
+    severity: Severity
+    row: str
+    fault: ProfileError
+
+
+def lint(profile: Profile) -> list[Remark]:
+    """Give every breach of the floor, then the warnings."""
+    return [
+        *(Remark(Severity.BREACH, breach.row.name, breach.fault) for breach in floor.breaches(profile)),
+        *(Remark(Severity.WARNING, row, profile.fault(path, said)) for row, path, said in _warnings(profile)),
+    ]
+
+
+def _warnings(profile: Profile) -> Iterator[tuple[str, Path, str]]:
+    said = profile.syscalls
+    if said.default != "ENOSYS":
+        reason = f"{said.default} for an unknown call: libc looks for another way only when it is told ENOSYS"
+        yield "default", ("syscalls", "default"), reason
+    if profile.limits.address_space < _STARTS_WITH:
+        reason = f"under {_STARTS_WITH >> 20}M an interpreter may not start: it limits addresses, not use"
+        yield "address_space", ("limits", "address_space"), reason
+    if profile.limits.open_files < _DESCRIPTORS:
+        yield (
+            "open_files",
+            ("limits", "open_files"),
+            f"under {_DESCRIPTORS} an interpreter may not read its library",
+        )
+    if not profile.namespaces.cgroup:
+        yield "cgroup", ("namespaces", "cgroup"), "it would see the host's control groups"
+    for index, _ in enumerate(profile.filesystem.tmpfs):
+        reason = (
+            "the size bounds what its files hold, not their number, and each takes about 1K of kernel memory"
+        )
+        yield "tmpfs", ("filesystem", "tmpfs", index), reason
+    for index, source in enumerate(profile.filesystem.read_only):
+        if not source.startswith("@"):
+            path = source.removeprefix(OPTIONAL)
+            reason = f"{path!r} and all beneath it can be read by whatever the model is led to do"
+            yield "read_only", ("filesystem", "read_only", index), reason
+    yield from _of_one_architecture(profile)
+
+
+def _of_one_architecture(profile: Profile) -> Iterator[tuple[str, Path, str]]:
+    """Tell of calls named by themselves that an architecture does not have: there is nothing to allow on it."""
+    named: list[tuple[Path, str]] = [
+        (("syscalls", "allow", i), call) for i, call in enumerate(profile.syscalls.allow)
+    ]
+    named += [(("syscalls", "when", i, "call"), row.call) for i, row in enumerate(profile.syscalls.when)]
+    for path, said in named:
+        call = said.removeprefix("!")
+        for arch in groups.ARCHITECTURES:
+            if not call.startswith("@") and call not in seccomp.names(arch):
+                yield "architecture", path, f"there is no {call!r} on {arch}"

@@ -1,0 +1,189 @@
+"""What a confined command was refused, and by which layer, as strace(1) tells it.
+
+The trace is the command's own doing and not to be trusted: a line counts only when it reads as strace writes it, and
+a refusal only when the layer is certain: the filter's from the rules themselves, the others' from an errno that
+nothing else gives. So a command may have been refused more than is said here, never less than is said.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import re
+from collections import Counter
+from typing import TYPE_CHECKING, NamedTuple
+
+from bwrap import seccomp
+from bwrap.text import printable
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from bwrap.seccomp import Filter
+
+_MOST = 200
+"""Different refusals that are kept: what is named may be the command's own invention."""
+
+_BEGINNING = re.compile(r"(?:\[pid +\d+\] )?(\w+)\(")
+_ENDING = re.compile(r"\) += (?:(-1) (E[A-Z0-9]+) \(.*\)|(\S+).*)")
+_PIECE = re.compile(r'"(?:[^"\\]|\\.)*"|/\*.*?\*/|[^"/,()\[\]{}]+|.')
+_SIGNAL = re.compile(r"(?:\[pid +\d+\] )?--- (SIG[A-Z0-9]+) \{.*\bsi_code=0x80 .*\} ---")
+_KILLED = re.compile(r"(?:\[pid +\d+\] )?\+\+\+ killed by (SIG[A-Z0-9]+)(?: \(core dumped\))? \+\+\+")
+_UNNAMED = re.compile(r"syscall_0x([0-9a-f]+)")
+_NUMBER = re.compile(r"-?(?:0x[0-9a-f]+|\d+)")
+_QUOTED = re.compile(r'"((?:[^"\\]|\\.)*)"(?!\.\.\.)')
+_ESCAPE = re.compile(rb"\\([0-7]{1,3}|x[0-9a-f]{2}|.)", re.DOTALL)
+_LETTERS = {b"n": b"\n", b"t": b"\t", b"r": b"\r", b"v": b"\v", b"f": b"\f"}
+
+_NETWORK = {"ENETUNREACH", "EHOSTUNREACH", "ENETDOWN", "EADDRNOTAVAIL"}
+_LIMITS = {"ENOMEM", "EMFILE", "EFBIG"}
+_LIMIT_SIGNALS = {"SIGXCPU", "SIGXFSZ"}
+_NEW_TASK = {"clone", "clone3", "fork", "vfork"}
+
+
+class Refused(NamedTuple):
+    """One thing that was refused: by which layer, what it was, what it answered, and how often."""
+
+    layer: str
+    what: str
+    answer: str
+    times: int
+
+
+class Refusals:
+    """Reads a trace line by line, from the moment the command is executed.
+
+    Before that comes bubblewrap's own end of the start, and env(1), the first word of the command line; the fourth is
+    the program. Where env itself is refused, that is the first refusal.
+    """
+
+    def __init__(self, filter_: Filter, command: Sequence[str]) -> None:
+        self._rules, self._arch = filter_.rules, filter_.arch
+        self._launcher, self._program = os.fsencode(command[0]), os.fsencode(command[3])
+        self._seen: Counter[tuple[str, str, str]] = Counter()
+        self.begun = False
+
+    def take(self, line: str) -> None:
+        """Take one line in; one that does not read as strace's is no line of a trace."""
+        if signal := _SIGNAL.fullmatch(line) or _KILLED.fullmatch(line):
+            self._signalled(signal[1])
+        elif call := _read(line):
+            name, given, answer = call
+            if not self.begun and name == "execve":
+                path = _path(given[0])
+                self.begun = path == self._program or (path == self._launcher and answer is not None)
+            if self.begun and answer is not None:
+                self._failed(name, given, answer)
+
+    def found(self) -> list[Refused]:
+        """Give what was refused so far, by layer, the most frequent first."""
+        rows = [Refused(*key, times) for key, times in self._seen.items()]
+        return sorted(rows, key=lambda row: (row.layer, -row.times, row.what))
+
+    def _signalled(self, name: str) -> None:
+        if not self.begun:
+            return
+        if name == "SIGSYS":
+            self._note("syscalls", "a call of another architecture", "SIGSYS")
+        elif name in _LIMIT_SIGNALS:
+            self._note("limits", "processor time" if name == "SIGXCPU" else "the size of a file", name)
+
+    def _failed(self, name: str, given: list[str], answer: str) -> None:
+        path = next((found for each in given if (found := _path(each)) is not None), None)
+        shown = name if path is None else printable(os.fsdecode(path))
+        if self._filtered(name, given, answer):
+            self._note("syscalls", self._called(name, given), answer)
+        elif answer == "EROFS":
+            self._note("mounts", f"to change {shown}", answer)
+        elif answer == "ENOENT" and path is not None and path.startswith(b"/") and os.path.lexists(path):
+            self._note("mounts", f"{shown}, which the host has", answer)
+        elif answer in _NETWORK:
+            self._note("network", name, answer)
+        elif answer in _LIMITS or (answer == "EAGAIN" and name in _NEW_TASK):
+            self._note("limits", name, answer)
+
+    def _note(self, layer: str, what: str, answer: str) -> None:
+        key = (layer, what, answer)
+        if key not in self._seen and len(self._seen) >= _MOST:
+            key = (layer, "and more that is not listed", answer)
+        self._seen[key] += 1
+
+    def _filtered(self, name: str, given: list[str], answer: str) -> bool:
+        """Whether it was the filter that answered: it did when the rules mean this answer, for it comes first."""
+        call = self._known(name)
+        condition = self._rules.when.get(call) if call is not None else None
+        arguments: tuple[int, ...] = ()
+        if condition is not None:
+            values = [_number(each) for each in given[: condition.argument + 1]]
+            if len(values) <= condition.argument or values[-1] is None:
+                return False
+            arguments = tuple(value or 0 for value in values)
+        action = seccomp.meaning(self._rules, call, arguments)
+        return getattr(errno, answer, None) == action & 0xFFFF  # no errno is 0, as what is allowed has
+
+    def _known(self, name: str) -> str | None:
+        """Give the name the rules have for a call; strace has none for what is newer than it is."""
+        unnamed = _UNNAMED.fullmatch(name)
+        if unnamed is None:
+            return name
+        wanted = int(unnamed[1], 16)
+        return next(
+            (call for call in seccomp.names(self._arch) if seccomp.number(call, self._arch) == wanted), None
+        )
+
+    def _called(self, name: str, given: list[str]) -> str:
+        call = self._known(name)
+        condition = self._rules.when.get(call) if call is not None else None
+        if condition is None:
+            return call or name
+        return f"{call} with argument {condition.argument} {printable(_symbol(given[condition.argument]))}"
+
+
+def _read(line: str) -> tuple[str, list[str], str | None] | None:
+    """Read a call's line: its name, its arguments, and the errno it failed with, if it did."""
+    begins = _BEGINNING.match(line)
+    if begins is None:
+        return None
+    given, depth, at = [""], 0, begins.end()
+    for piece in _PIECE.finditer(line, at):
+        text = piece[0]
+        if text == ")" and depth == 0:
+            ends = _ENDING.fullmatch(line, piece.start())
+            return (begins[1], [each.strip() for each in given], ends[2]) if ends else None
+        if text == "," and depth == 0:
+            given.append("")
+            continue
+        depth += (text in ("(", "[", "{")) - (text in (")", "]", "}"))
+        given[-1] += text
+    return None
+
+
+def _path(argument: str) -> bytes | None:
+    """Give the bytes of an argument's first string, or None when it has none, or not the whole of it."""
+    found = _QUOTED.search(argument)
+    return None if found is None else _ESCAPE.sub(_unescaped, os.fsencode(found[1]))
+
+
+def _unescaped(match: re.Match[bytes]) -> bytes:
+    said = match[1]
+    if said[:1].isdigit():
+        return bytes([int(said, 8) & 0xFF])
+    if said[:1] == b"x" and len(said) == 3:
+        return bytes([int(said[1:], 16)])
+    return _LETTERS.get(said, said)
+
+
+def _number(argument: str) -> int | None:
+    """Give an argument as the filter sees it, 64 bits; None when it is no number. Flags are joined by a bar."""
+    parts = [part.strip() for part in re.sub(r"/\*.*?\*/", "", argument).split("|")]
+    if not all(_NUMBER.fullmatch(part) for part in parts):
+        return 0 if argument == "NULL" else None
+    value = 0
+    for part in parts:
+        value |= int(part, 0)
+    return value & 0xFFFFFFFFFFFFFFFF
+
+
+def _symbol(argument: str) -> str:
+    """Give an argument by its C name where strace knows one."""
+    return re.sub(r"[^|]*?/\*\s*(.*?)\s*\*/", r"\1", argument)

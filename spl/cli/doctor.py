@@ -1,0 +1,129 @@
+"""The command that examines this host: every cause of the table of `bwrap.doctor`, the home, and a trial worker."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+from typing import TYPE_CHECKING
+
+import click
+
+from bwrap import doctor as causes
+from bwrap import host as hosts
+from bwrap import layers
+from bwrap.doctor import Finding, Severity
+from bwrap.errors import ConfinementError
+from bwrap.library import Library
+from bwrap.text import printable
+from spl import daemon
+from spl.cli.options import common
+from spl.cli.output import is_json, print_json, print_rows
+from spl.errors import DaemonUnreachable, HomeUnsafe, HostDoubtful, HostRefused, HostUnfit, SplError
+from spl.home import Home
+from spl.settings import load
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from pathlib import Path
+
+_SAID = {
+    Severity.WARNING: "there are warnings about",
+    Severity.FAILURE: "no worker can be confined on this host, for",
+}
+_MEND = "mend what the message names"
+
+
+@click.command()
+@common
+def doctor(home: str | None, output: str | None) -> None:
+    """Say whether this host can confine workers, and what to do where it cannot.
+
+    It needs no daemon and changes nothing, and the home may be one that is not there yet. When nothing failed, a
+    trial worker is made as a daemon would make it, in a throw-away home, and the layers that hold are listed. It
+    exits 0 when all is well, 18 with warnings, 19 with failures.
+    """
+    findings = [_home(home), *_host()]
+    if causes.worst(findings) is not Severity.FAILURE:
+        findings += _trial(home)
+    status = causes.worst(findings)
+    _print(status, findings, output)
+    if status is not Severity.OK:
+        kind = HostUnfit if status is Severity.FAILURE else HostDoubtful
+        named = ", ".join(each.name for each in findings if each.severity is status)
+        raise kind(f"{_SAID[status]} {named}")
+
+
+def _home(flag: str | None) -> Finding:
+    try:
+        path = load({"home": flag}).home
+        if not os.path.lexists(path):
+            return _home_to_be(path)
+        return Finding("home", Severity.OK, printable(str(Home.open(path, create=False).path)))
+    except SplError as error:
+        return _failed("home", error)
+
+
+def _home_to_be(path: Path) -> Finding:
+    with contextlib.suppress(DaemonUnreachable):
+        Home.open(path, create=False)  # for what it says of a path before it looks at what is there
+    parent = os.path.dirname(os.path.abspath(path))
+    if not os.access(parent, os.W_OK | os.X_OK):
+        raise HomeUnsafe(f"the home {str(path)!r} cannot be made: nothing can be made in {parent!r}")
+    return Finding("home", Severity.OK, printable(f"{path} is not there yet, and can be made"))
+
+
+def _host() -> list[Finding]:
+    profile, refused = None, ""
+    try:
+        profile = Library().load(daemon.PROFILE)
+    except ConfinementError as error:
+        refused = str(error)
+    findings = causes.examine(causes.Machine(hosts.shape(), profile))
+    # Without libseccomp no profile can be read, and the table says so.
+    if refused and causes.worst(findings) is not Severity.FAILURE:
+        findings.append(Finding("profile", Severity.FAILURE, printable(refused), remedy=_MEND))
+    return findings
+
+
+def _trial(flag: str | None) -> list[Finding]:
+    try:
+        isolation, capacity = asyncio.run(daemon.trial(load({"home": flag})))
+    except SplError as error:
+        return [_failed("trial", error)]
+    except OSError as error:
+        return [_failed("trial", HostRefused(f"no throw-away home can be made for a trial worker: {error}"))]
+    if isolation.refused is not None:
+        return [Finding.of(f"layer {isolation.refused.layer}", isolation.refused)]
+    claims = {layer.name: layer.claim for layer in layers.every_layer()}
+    layers_found = [Finding(f"layer {name}", Severity.OK, claims[name]) for name in isolation.layers]
+    return [*layers_found, _admission(capacity)]
+
+
+def _admission(capacity: int) -> Finding:
+    if capacity:
+        return Finding("admission", Severity.OK, f"sandboxed runs at once: {capacity}")
+    return Finding(
+        "admission",
+        Severity.WARNING,
+        "sandboxed runs at once: none",
+        "room for at least one, in half of the memory that is available",
+        "free some memory, or say how many there may be with 'spl config set-capacity'",
+    )
+
+
+def _failed(name: str, error: SplError) -> Finding:
+    return Finding(name, Severity.FAILURE, printable(error.message), remedy=error.remedy)
+
+
+def _print(status: Severity, findings: Sequence[Finding], output: str | None) -> None:
+    if is_json(output):
+        found = [each.wire() for each in findings]
+        print_json({"object": "doctor", "status": status, "shape": hosts.shape(), "findings": found})
+        return
+    rows = [(each.name, each.severity.value, _seen(each), each.remedy) for each in findings]
+    print_rows(("name", "severity", "observed", "remedy"), rows)
+
+
+def _seen(finding: Finding) -> str:
+    return f"{finding.observed} (expected {finding.expected})" if finding.expected else finding.observed

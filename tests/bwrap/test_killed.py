@@ -1,0 +1,69 @@
+"""SIGKILL of the daemon, at any moment of a launch."""
+
+from __future__ import annotations
+
+import json
+import os
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from tests.bwrap.conftest import ORDINARY, SHAPES, start
+
+if TYPE_CHECKING:
+    from tests.conftest import Copy
+
+SEED = 20261129
+PID_NAMESPACE = "[namespaces]\npid = true\n"
+
+
+def kill(copy: Copy, shape: str, moment: str, rounds: int = 1, extra: str = "") -> list[dict[str, Any]]:
+    """Kill daemons of a shape; gives what was left of each."""
+    if os.getuid() != 0 and shape == "hosted":
+        pytest.skip("the hosted shape needs root")
+    uid = ORDINARY if shape == "same-user" and os.getuid() == 0 else os.getuid()
+    with start(copy, uid, "tests.bwrap.killer", moment, str(SEED), str(rounds), extra) as killer:
+        said, _ = killer.communicate()
+    assert killer.returncode == 0
+    told: list[dict[str, Any]] = json.loads(said)
+    assert len(told) == rounds
+    return told
+
+
+@pytest.mark.claim("I13")
+@pytest.mark.parametrize("shape", SHAPES)
+def test_nothing_outlives_a_daemon_killed_at_a_moment_by_chance(world_readable: Copy, shape: str) -> None:
+    told = kill(world_readable, shape, "chance", 40)
+
+    assert [each for each in told if each["left"] or each["for_ever"]] == []
+    # They came to different points: a launch that always failed would leave nothing either.
+    assert {"started", "held"} <= {each["reached"] for each in told}
+
+
+@pytest.mark.claim("I13")
+@pytest.mark.parametrize("shape", SHAPES)
+def test_with_a_pid_namespace_what_may_outlive_it_is_gone_after_the_next_ones_sweep(
+    world_readable: Copy, shape: str
+) -> None:
+    told = kill(world_readable, shape, "chance", 16, PID_NAMESPACE)
+
+    assert [each for each in told if each["for_ever"]] == []
+
+
+@pytest.mark.claim("I13")
+@pytest.mark.parametrize("shape", SHAPES)
+def test_a_child_that_waits_for_bubblewrap_dies_with_the_daemon_too(world_readable: Copy, shape: str) -> None:
+    (told,) = kill(world_readable, shape, "forked")
+
+    assert (told["left"], told["for_ever"]) == (0, False)
+
+
+@pytest.mark.claim("I13")
+@pytest.mark.parametrize("extra", ["", PID_NAMESPACE], ids=["worker", "pid namespace"])
+@pytest.mark.parametrize("shape", SHAPES)
+def test_a_bubblewrap_that_starts_after_its_daemon_died_leaves_nothing(
+    world_readable: Copy, shape: str, extra: str
+) -> None:
+    (told,) = kill(world_readable, shape, "spawned", extra=extra)
+
+    assert (told["left"], told["for_ever"]) == (0, False)
