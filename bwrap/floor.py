@@ -33,7 +33,7 @@ BY_CONSTRUCTION = (
 """What holds under every profile, because no profile can say otherwise."""
 
 NEVER = (
-    "namespace", "mount", "trace", "module", "keyring", "bpf", "io-uring", "other-process", "new-task",
+    "namespace", "mount", "trace", "module", "keyring", "bpf", "io-uring", "other-process", "new-task", "clone3",
     "uncounted-memory",
 )  # fmt: skip
 """The groups of which nothing may be allowed, on a condition or without."""

@@ -284,8 +284,24 @@ def examine_python(path: str) -> Python:
     loaded = [path, *([answer[2]] if answer[2] else [])]
     objects = sorted({file for each in loaded for file in shared_objects(each)})
     env = os.path.realpath(shutil.which("env", path="/usr/bin:/bin") or "/usr/bin/env")
+    require_exec(env, path)
     objects = sorted({*objects, *shared_objects(env)})
     return Python(path, os.path.realpath(answer[1]), tuple(objects), answer[0], env)
+
+
+def require_exec(env: str, python: str) -> None:
+    """Refuse an env(1) that starts its command as a child, as some do: a worker has no second process.
+
+    Raises `LayerError`.
+    """
+    question = "import os; print(os.getppid())"
+    if _ask([env, "-i", "PATH=/usr/bin", python, "-I", "-S", "-c", question]).strip() != str(os.getpid()):
+        raise LayerError(
+            "environment",
+            expected="an env(1) that becomes the program it starts",
+            observed=f"{env} starts it as a child, or not at all",
+            remedy="install GNU coreutils, whose env does",
+        )
 
 
 def shared_objects(path: str) -> Iterator[str]:

@@ -190,13 +190,19 @@ class _Launch:
         self.ended = asyncio.create_task(self._see_end(process))
         self._close("block")  # at this end of file bubblewrap lets its child go on to its exec
         answer = await self._ready()
+        try:
+            confirmed = confirm(process, answer, nonce, self._image.digest)
+        except LayerError:
+            # Of a process that ended while it was looked at, no layer can be read: say what happened first.
+            self.require_alive()
+            raise
         receipt = Receipt(
             process=process,
             start_time=supervise.started(process.pid),
             argv_digest=arguments.digest(options, self._plan.command),
             filter_digest=self._plan.filter.digest,
             image_digest=self._image.digest,
-            layers=confirm(process, answer, nonce, self._image.digest),
+            layers=confirmed,
         )
         self.require_alive()
         return Confined(process, receipt, self)

@@ -45,14 +45,13 @@ except OSError as error:
 return [said[0] if isinstance(said[0], str) else said[0] != os.getpid(), said[1]]
 """
 
-# glibc asks for clone3 first and falls back to clone where a kernel is too old to have it.
+# glibc asks for clone3 first, and falls back to clone where it is told that there is none.
 THREADS = """
 [limits]
 processes = 8
 
 [syscalls]
 allow = ["@threads"]
-refuse = ["!@new-task"]
 
 [[syscalls.when]]
 call = "clone"

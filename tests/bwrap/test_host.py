@@ -183,6 +183,17 @@ def test_an_older_python_is_refused(tmp_path: Path) -> None:
         host.examine_python(str(old))
 
 
+@pytest.mark.parametrize("program", ['shift 2\n"$@"\nexit', "exit 0"])
+def test_an_env_that_does_not_become_the_program_it_starts_is_refused(tmp_path: Path, program: str) -> None:
+    forking = tmp_path / "env"
+    forking.write_text(f"#!/bin/sh\n{program}\n")
+    forking.chmod(0o755)
+    host.require_exec("/usr/bin/env", sys.executable)
+
+    with pytest.raises(LayerError, match="becomes the program it starts"):
+        host.require_exec(str(forking), sys.executable)
+
+
 @pytest.mark.parametrize("answer", [r"\377\n\n\nx", r"3.12.0\n/usr\n\n\033[2J", "1\\n2\\n3\\n4\\n5"])
 def test_an_interpreter_that_answers_nonsense_is_refused(tmp_path: Path, answer: str) -> None:
     odd = script(tmp_path, f"printf '{answer}\\n'", "python3")

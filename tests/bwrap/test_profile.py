@@ -232,8 +232,8 @@ SAME = {
     "a call taken away and given back": '[syscalls]\nallow = ["!connect", "connect"]',
     "a condition by its number": '[syscalls]\nwhen = ["!socket", { call = "socket", argument = 0, equals = [1] }]',
     "values in another order": (
-        '[syscalls]\nwhen = ["!fcntl", { call = "fcntl", argument = 1, equals = '
-        '["F_DUPFD_CLOEXEC", "F_SETFL", "F_GETFL", "F_SETFD", "F_GETFD", "F_DUPFD"] }]'
+        '[syscalls]\nwhen = ["!prctl", { call = "prctl", argument = 0, equals = '
+        '["PR_GET_NO_NEW_PRIVS", "PR_CAPBSET_READ", "PR_GET_PDEATHSIG"] }]'
     ),
     "a group refused by another name": '[syscalls]\nrefuse = ["!@bpf", { group = "@bpf", errno = "EPERM" }]',
 }

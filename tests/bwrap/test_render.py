@@ -22,7 +22,6 @@ if TYPE_CHECKING:
 SHIPPED = Library().shipped()
 THREADS = """
 [syscalls]
-refuse = ["!@new-task"]
 [[syscalls.when]]
 call = "clone"
 argument = 0
