@@ -19,9 +19,9 @@ _INSTRUCTION = struct.Struct("<HBBI")
 _WORD = 0xFFFFFFFF
 
 LD_ABS, LD_IMM, LD_MEM, LDX_IMM, LDX_MEM, ST, STX = 0x20, 0x00, 0x60, 0x01, 0x61, 0x02, 0x03
-TAX, TXA, RET_K, RET_A, JA, JEQ = 0x07, 0x87, 0x06, 0x16, 0x05, 0x15
-NUMBER, ARCH = 0, 4
-"""Where LD_ABS finds a call's number and its architecture."""
+TAX, TXA, RET_K, RET_A, JA, JEQ, AND = 0x07, 0x87, 0x06, 0x16, 0x05, 0x15, 0x54
+NUMBER, ARCH, ARGUMENTS = 0, 4, 16
+"""Where LD_ABS finds a call's number, its architecture, and its arguments of 8 bytes, the low half first."""
 _JUMPS = {0x10: "eq", 0x20: "gt", 0x30: "ge", 0x40: "set"}
 _ARITHMETIC = {
     0x00: "add", 0x10: "sub", 0x20: "mul", 0x40: "or", 0x50: "and", 0x60: "lsh", 0x70: "rsh", 0xA0: "xor",

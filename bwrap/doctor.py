@@ -20,7 +20,7 @@ from bwrap.errors import LayerError
 from bwrap.host import Shape
 from bwrap.library import SHIPPED
 from bwrap.process import resource_limits
-from bwrap.text import printable
+from bwrap.text import printable, sized
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -33,6 +33,12 @@ _MIB = 1 << 20
 
 # How bubblewrap says EPERM and EACCES.
 _DENIED = re.compile(r"not permitted|permission denied|no permissions", re.IGNORECASE)
+
+# How bubblewrap says that a path of the profile's could not be had: that is nobody's doing but the path's.
+_PATH = re.compile(r"source path", re.IGNORECASE)
+
+# How it says EAGAIN, which clone(2) gives for a process too many.
+_CROWDED = re.compile(r"temporarily unavailable", re.IGNORECASE)
 
 # The kernel's name of a namespace in user.max_<name>_namespaces: the layer it carries.
 _NAMESPACES = {
@@ -183,7 +189,14 @@ def explain(error: LayerError, machine: Machine) -> LayerError:
 
     What is only suspected is blamed for what was not permitted, and for nothing else.
     """
-    denied = _DENIED.search(error.observed)
+    if _CROWDED.search(error.observed):
+        return LayerError(
+            "limits",
+            expected="room for one more process",
+            observed=error.observed,
+            remedy="end some of this user's processes, or raise the limit on them (RLIMIT_NPROC, pids.max, pid_max)",
+        )
+    denied = _DENIED.search(error.observed) and not _PATH.search(error.observed)
     for cause in _CAUSES:
         if error.layer in cause.explains and (denied or cause.severity is not Severity.OK):
             # What cannot be looked at explains nothing; the failure itself is told all the same.
@@ -374,11 +387,15 @@ def _limits(machine: Machine) -> str:
         if hard != resource.RLIM_INFINITY and hard < value:
             raise LayerError(
                 "limits",
-                expected=f"a hard limit {name} of {value} or more",
-                observed=f"{name} is limited to {hard} here",
+                expected=f"a hard limit {name} of {_written(name, value)} or more",
+                observed=f"{name} is limited to {_written(name, hard)} here",
                 remedy=layers.remedy("limits"),
             )
     return "this process may have all that a worker is limited to"
+
+
+def _written(name: str, value: int) -> str:
+    return sized(value) if name in ("RLIMIT_AS", "RLIMIT_FSIZE") else str(value)
 
 
 def _memory(machine: Machine) -> str:
@@ -391,7 +408,9 @@ def _memory(machine: Machine) -> str:
             "limits",
             expected=f"{needed // _MIB} MiB of memory, the most that one worker may take",
             observed=f"{available // _MIB} MiB are available",
-            remedy="free some memory, or give the workers a profile with a lower address_space",
+            remedy=(
+                "free some memory, or choose a profile with a lower address_space: this looks at the default one alone"
+            ),
         )
     return f"{available // _MIB} MiB are available, and one worker may take {needed // _MIB} MiB"
 

@@ -6,6 +6,8 @@ valid, the places of the same keys and values, so that an error can point at the
 
 from __future__ import annotations
 
+import bisect
+import itertools
 import re
 import tomllib
 import unicodedata
@@ -65,6 +67,8 @@ class Document:
         """Read a file's bytes; raises `ProfileError` with the place of the first thing that is no TOML."""
         self.file = printable(file)
         self.text = data.decode("utf-8", "backslashreplace").replace("\r\n", "\n")
+        self._lines = self.text.split("\n")
+        self._begins = [0, *itertools.accumulate(len(line) + 1 for line in self._lines[:-1])]
         self._require_utf_8(data)
         self._require_short_lines()
         try:
@@ -82,16 +86,14 @@ class Document:
 
     def place(self, span: Span) -> Place:
         """Give a span's line and column; the width ends with the line."""
-        begins = self.text.rfind("\n", 0, span.start) + 1
-        ends = self.text.find("\n", span.start)
-        end = min(span.end, len(self.text) if ends < 0 else ends)
-        return Place(
-            self.text.count("\n", 0, span.start) + 1, span.start - begins + 1, max(1, end - span.start)
-        )
+        line = bisect.bisect_right(self._begins, span.start)
+        begins = self._begins[line - 1]
+        end = min(span.end, begins + len(self._lines[line - 1]))
+        return Place(line, span.start - begins + 1, max(1, end - span.start))
 
     def excerpt(self, place: Place) -> str:
         """Give the line, or what of it is near, with carets under the place: two lines that are safe to print."""
-        line = self.text.split("\n")[place.line - 1]
+        line = self._lines[place.line - 1]
         at = place.column - 1
         first, last = max(0, at - _AROUND), min(len(line), at + 2 * _AROUND)
         end = min(at + place.width, last)
@@ -120,7 +122,7 @@ class Document:
             raise self.fault(Span(at, at + 4), "", reason) from None
 
     def _require_short_lines(self) -> None:
-        for number, line in enumerate(self.text.split("\n"), 1):
+        for number, line in enumerate(self._lines, 1):
             if len(line) > _LONGEST_LINE:
                 reason = f"the line is longer than {_LONGEST_LINE} characters"
                 raise ProfileError(self.file, "", reason, line=number, column=_LONGEST_LINE + 1)
@@ -129,10 +131,9 @@ class Document:
         found = _TOML_ERROR.fullmatch(said)
         if found is None:
             return ProfileError(self.file, "", said)
-        lines = self.text.split("\n")
-        line = int(found["line"] or len(lines))
-        column = int(found["column"] or len(lines[-1]) + 1)
-        at = sum(len(each) + 1 for each in lines[: line - 1]) + column - 1
+        line = int(found["line"] or len(self._lines))
+        column = int(found["column"] or len(self._lines[-1]) + 1)
+        at = self._begins[line - 1] + column - 1
         return self.fault(Span(at, at + 1), "", f"this is not valid TOML: {found['reason']}")
 
 

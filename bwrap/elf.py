@@ -22,6 +22,8 @@ _LOAD, _DYNAMIC, _INTERPRETER = 1, 2, 3
 _NEEDED, _STRINGS, _STRINGS_SIZE, _RPATH, _RUNPATH = 1, 5, 10, 15, 29
 _MACHINES = {"x86_64": 62, "aarch64": 183}
 _MOST = 1 << 20
+_MOST_ENTRIES, _LONGEST_NAME = 1024, 4096
+"""Of a dynamic section, and bytes of a name: the file is anybody's, and each entry may name the whole string table."""
 
 
 class _Said(NamedTuple):
@@ -87,16 +89,17 @@ def _parse(file: BinaryIO, origin: str) -> _Said | None:
         if kind == _INTERPRETER:
             linker = os.fsdecode(_part(file, offset, length).rstrip(b"\0"))
         elif kind == _DYNAMIC:
-            whole = _part(file, offset, length - length % _ENTRY.size)
+            whole = _part(file, offset, min(length // _ENTRY.size, _MOST_ENTRIES) * _ENTRY.size)
             entries = list(_ENTRY.iter_unpack(whole))
     values = dict(entries)
     strings = b""
     for kind, offset, address, length in segments:
         if kind == _LOAD and address <= values.get(_STRINGS, -1) < address + length:
             strings = _part(file, offset + values[_STRINGS] - address, values.get(_STRINGS_SIZE, 0))
+            break
 
     def text(start: int) -> str:
-        return os.fsdecode(strings[start : strings.index(b"\0", start)])
+        return os.fsdecode(strings[start : strings.index(b"\0", start, start + _LONGEST_NAME)])
 
     paths = text(values.get(_RUNPATH, values.get(_RPATH, 0))) if {_RUNPATH, _RPATH} & set(values) else ""
     folders = [each.replace("${ORIGIN}", origin).replace("$ORIGIN", origin) for each in paths.split(":")]

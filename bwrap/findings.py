@@ -1,8 +1,9 @@
 """What a layer is made of, and how one is judged: things seen from outside, things tried from inside.
 
 A row is looked at twice: from outside, in `/proc/<pid>` (proc(5)), and from inside, by attempts the process makes
-before anything is entrusted to it. An attempt counts only with the answer that proves the layer, and each layer
-whose attempts are refusals has one that must still work, so that a process that did nothing cannot look confined.
+before anything is entrusted to it. An attempt counts only with the answer that proves the layer. Where a call could be
+refused for another reason than the layer, one of its kind must still work; and every answer carries the launch's nonce,
+so that a process that did nothing cannot look confined.
 """
 
 from __future__ import annotations

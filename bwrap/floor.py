@@ -1,6 +1,7 @@
 """The floor: what a profile that runs work for anyone may not fall below, one row a promise.
 
 A profile may tighten and tweak; a row is broken by what it says, wherever that was said. Nobody can switch a row off.
+Calls are an allow list here too: a profile chooses among those that were looked at, in profiles/syscalls/allowed.toml.
 """
 
 from __future__ import annotations
@@ -11,13 +12,14 @@ from typing import TYPE_CHECKING
 from bwrap import groups, sources
 from bwrap.errors import LayerError, ProfileError
 from bwrap.profile import OPTIONAL
+from bwrap.text import sized
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterable, Iterator
 
     from bwrap.document import Path
     from bwrap.profile import Profile
-    from bwrap.seccomp import Condition, Rules
+    from bwrap.seccomp import Rules
 
 _WORD = 0xFFFFFFFF
 
@@ -34,58 +36,53 @@ BY_CONSTRUCTION = (
 
 NEVER = (
     "namespace", "mount", "trace", "module", "keyring", "bpf", "io-uring", "other-process", "new-task", "clone3",
-    "uncounted-memory",
+    "identity", "uncounted-memory", "host",
 )  # fmt: skip
-"""The groups of which nothing may be allowed, on a condition or without."""
+"""The groups of which nothing may be allowed, on a condition or without: each says why in refused.toml."""
 
-ONLY = {
+ONLY: dict[str, tuple[int, tuple[str | int, ...], str]] = {
     "socket": (0, ("AF_UNIX",), "network"),
     "socketpair": (0, ("AF_UNIX",), "network"),
     "prlimit64": (0, (0,), "syscalls"),
-}
-"""Calls that may be allowed for these values of this argument only, and the layer they would break."""
-
-NOT = {
-    # Terminals take commands through these (CVE-2017-5226), and two aim SIGIO at any process.
-    "ioctl": (1, ("TIOCSTI", "TIOCLINUX", "TIOCCONS", "TIOCSPGRP", "FIOSETOWN", "SIOCSPGRP")),
-    # Signals to any process; a lease holds up whoever opens the file next; locks take kernel memory without limit.
-    "fcntl": (
-        1,
-        (
-            "F_SETOWN",
-            "F_SETSIG",
-            "F_SETOWN_EX",
-            "F_SETLEASE",
-            "F_SETLK",
-            "F_SETLKW",
-            "F_OFD_SETLK",
-            "F_OFD_SETLKW",
-        ),
-    ),
-    # The death signal is what ends it with the daemon; the others give rights, or name another process.
+    # Some take rights or the death signal away from the daemon, name another process, or take memory without limit.
     "prctl": (
         0,
         (
-            "PR_SET_PDEATHSIG",
-            "PR_SET_SECCOMP",
-            "PR_SET_MM",
-            "PR_CAP_AMBIENT",
-            "PR_SCHED_CORE",
-            "PR_SET_PTRACER",
+            "PR_GET_PDEATHSIG", "PR_GET_DUMPABLE", "PR_GET_KEEPCAPS", "PR_SET_NAME", "PR_GET_NAME", "PR_GET_SECCOMP",
+            "PR_CAPBSET_READ", "PR_GET_SECUREBITS", "PR_GET_TIMERSLACK", "PR_GET_CHILD_SUBREAPER",
+            "PR_GET_NO_NEW_PRIVS", "PR_GET_THP_DISABLE", "PR_SET_VMA",
         ),
+        "syscalls",
     ),
-    "getsockopt": (2, ("SO_PEERPIDFD",)),
-}
-"""Calls that may be allowed on a condition which holds for none of these values of this argument."""
+    # Owners aim signals at any process; locks and leases hold up whoever else uses the file; pipes are a user's quota.
+    "fcntl": (
+        1,
+        ("F_DUPFD", "F_GETFD", "F_SETFD", "F_GETFL", "F_SETFL", "F_DUPFD_CLOEXEC", "F_GET_SEALS"),
+        "syscalls",
+    ),
+    # Terminals take commands (TIOCSTI, CVE-2017-5226), and some requests aim SIGIO at any process.
+    "ioctl": (
+        1,
+        ("TCGETS", "TIOCGPGRP", "TIOCGWINSZ", "FIONREAD", "FIONBIO", "FIONCLEX", "FIOCLEX"),
+        "syscalls",
+    ),
+    # SO_PEERPIDFD gives a handle on another process.
+    "getsockopt": (2, ("SO_TYPE", "SO_ERROR", "SO_PEERCRED"), "syscalls"),
+    # A rule for files takes memory by the files that are shown, one for ports by the 65536 there are: 4M a ruleset.
+    "landlock_add_rule": (1, ("LANDLOCK_RULE_PATH_BENEATH",), "syscalls"),
+    # Other clocks are another process's processor time, and waiting for one sets a timer there.
+    "clock_nanosleep": (0, ("CLOCK_REALTIME", "CLOCK_MONOTONIC", "CLOCK_BOOTTIME"), "syscalls"),
+}  # fmt: skip
+"""Calls that may be allowed for these values of this argument only, and the layer they would break."""
 
 MOST = {
-    "address_space": 4 << 30,
-    "file_size": 1 << 30,
-    "processes": 64,
-    "open_files": 1024,
-    "cpu_time": 3600,
+    "address_space": (4 << 30, "4G"),
+    "file_size": (1 << 30, "1G"),
+    "processes": (64, "64"),
+    "open_files": (1024, "1024"),
+    "cpu_time": (3600, "1h"),
 }
-"""The most each limit may be: bytes, counts, seconds."""
+"""The most each limit may be: as a number of bytes, a count or seconds, and as a profile writes it."""
 
 _TMPFS_MOST = 256 << 20
 _HOST_FOLDERS = (*sources.HOST_FOLDERS, "/var/run")
@@ -93,7 +90,7 @@ _HOST_FOLDERS = (*sources.HOST_FOLDERS, "/var/run")
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One promise: the layer it keeps, the sentence, and what finds the words that break it."""
+    """One promise: the layer it keeps, the sentence, and what finds the words that break it under some rules."""
 
     name: str
     layer: str
@@ -115,22 +112,26 @@ class Breach:
             self.row.layer,
             expected=self.row.sentence,
             observed=f"{self.fault.file}:{self.fault.line}: {self.fault.place}: {self.said}",
-            remedy="take that out of the profile, or choose another: the floor is the same for everyone",
+            remedy="make the profile fit what is expected, or choose another: nobody's work runs on this one",
         )
 
 
 def breaches(profile: Profile) -> list[Breach]:
     """Give every breach of the floor, on either architecture, in the order of the table."""
     compiled = [groups.rules(profile, arch) for arch in groups.ARCHITECTURES]
-    found: list[Breach] = []
-    for row in FLOOR:
+    return broken(FLOOR, profile, compiled, "the floor says:")
+
+
+def broken(rows: Iterable[Row], profile: Profile, compiled: Iterable[Rules], says: str) -> list[Breach]:
+    """Give what breaks rows of a table, under one of some rules, in the table's order; `says` leads to the sentence."""
+    compiled, found = list(compiled), []
+    for row in rows:
         broken: dict[Path, str] = {}
         for path, said in (each for rules in compiled for each in row.breaks(profile, rules)):
-            broken.setdefault(
-                path, said
-            )  # once a word, though it may mean more calls on the other architecture
+            # Once a word, though it may mean more calls on the other architecture.
+            broken.setdefault(path, said)
         found += [
-            Breach(row, said, profile.fault(path, f"{said}, and the floor says: {row.sentence}"))
+            Breach(row, said, profile.fault(path, f"{said}, and {says} {row.sentence}"))
             for path, said in broken.items()
         ]
     return found
@@ -153,7 +154,7 @@ def _own_namespace(name: str, layer: str, what: str) -> Row:
 def _home(profile: Profile, _: Rules) -> Iterator[tuple[Path, str]]:
     said = profile.filesystem
     if "@home" not in said.empty:
-        yield ("filesystem", "empty"), "'@home' is not in it"
+        yield ("filesystem", "empty"), "'@home' is not in it: a profile of your own adds empty = [\"@home\"]"
     for index, source in enumerate(said.read_only):
         if source == "@home":
             yield ("filesystem", "read_only", index), "it shows the home"
@@ -187,28 +188,27 @@ def _memory(profile: Profile, _: Rules) -> Iterator[tuple[Path, str]]:
     for index, tmpfs in enumerate(profile.filesystem.tmpfs):
         total += tmpfs.size
         if total > _TMPFS_MOST:
-            yield ("filesystem", "tmpfs", index, "size"), f"together they hold {total} bytes"
+            reason = f"together they hold {sized(total)}, more than {sized(_TMPFS_MOST)}"
+            yield ("filesystem", "tmpfs", index, "size"), reason
 
 
 def _limit(name: str, what: str) -> Row:
-    def breaks(profile: Profile, _: Rules) -> Iterator[tuple[Path, str]]:
-        said = getattr(profile.limits, name)
-        if said > MOST[name]:
-            yield ("limits", name), f"{said} is more than {MOST[name]}"
+    most, text = MOST[name]
 
-    return Row(name, "limits", f"{what} is bounded", breaks)
+    def breaks(profile: Profile, _: Rules) -> Iterator[tuple[Path, str]]:
+        if getattr(profile.limits, name) > most:
+            yield ("limits", name), f"{profile.written(('limits', name))!r} is more than {text}"
+
+    return Row(name, "limits", f"{what} is bounded: at most {text}", breaks)
 
 
 def _never(group: str) -> Row:
     def breaks(profile: Profile, rules: Rules) -> Iterator[tuple[Path, str]]:
-        through: dict[Path, list[str]] = {}
-        for call in dict.fromkeys(
-            call for arch in groups.ARCHITECTURES for call in groups.calls_of(group, arch)
-        ):
-            if call in rules.allow or call in rules.when:
-                through.setdefault(groups.origin(profile, call), []).append(call)
-        for path, listed in through.items():
-            yield path, f"it lets {', '.join(listed)} through"
+        return _let_through(
+            profile,
+            rules,
+            dict.fromkeys(call for arch in groups.ARCHITECTURES for call in groups.calls_of(group, arch)),
+        )
 
     return Row(f"@{group}", "syscalls", f"no call of the group '@{group}' is allowed", breaks)
 
@@ -218,14 +218,18 @@ def _only(call: str) -> Row:
 
     def breaks(profile: Profile, rules: Rules) -> Iterator[tuple[Path, str]]:
         condition = rules.when.get(call)
-        if call in rules.allow or (condition is not None and not within(condition)):
-            yield groups.origin(profile, call), f"it lets {call!r} through for more than that"
-
-    def within(condition: Condition) -> bool:
-        numbers = {groups.constants()[each] if isinstance(each, str) else each for each in values}
-        return condition.argument == argument and all(
-            mask == _WORD and value in numbers for mask, value in condition.alternatives
-        )
+        if call in rules.allow:
+            yield groups.origin(profile, call), f"it lets {call!r} through whatever its arguments are"
+        elif condition is not None and condition.argument != argument:
+            yield groups.origin(profile, call), f"it lets {call!r} through whatever argument {argument} is"
+        elif condition is not None:
+            known = {groups.number(each) for each in values}
+            words = dict(groups.alternatives(profile, call))
+            for mask, value in condition.alternatives:
+                if mask != _WORD or value not in known:
+                    path, said = words[mask, value]
+                    what = said if mask == _WORD else f"whatever has the bits of {said}"
+                    yield path, f"it lets {call!r} through for {what}"
 
     listed = " or ".join(str(each) for each in values)
     return Row(
@@ -236,24 +240,23 @@ def _only(call: str) -> Row:
     )
 
 
-def _not(call: str) -> Row:
-    argument, values = NOT[call]
-
-    def breaks(profile: Profile, rules: Rules) -> Iterator[tuple[Path, str]]:
-        condition, numbers = rules.when.get(call), groups.constants()
-        if call in rules.allow or (condition is not None and condition.argument != argument):
-            yield groups.origin(profile, call), f"it lets {call!r} through whatever argument {argument} is"
-        elif condition is not None and (
-            listed := [each for each in values if condition.holds(numbers[each])]
-        ):
-            yield groups.origin(profile, call), f"it lets {call!r} through for {', '.join(listed)}"
-
-    return Row(
-        call,
-        "syscalls",
-        f"{call!r} is allowed on a condition that holds for none of {', '.join(values)}",
-        breaks,
+def _calls(profile: Profile, rules: Rules) -> Iterator[tuple[Path, str]]:
+    refused = {
+        call for arch in groups.ARCHITECTURES for name in NEVER for call in groups.calls_of(name, arch)
+    }
+    return _let_through(
+        profile, rules, sorted({*rules.allow, *rules.when} - groups.allowable() - ONLY.keys() - refused)
     )
+
+
+def _let_through(profile: Profile, rules: Rules, calls: Iterable[str]) -> Iterator[tuple[Path, str]]:
+    """Give each word that lets some of these calls through, with those it does."""
+    through: dict[Path, list[str]] = {}
+    for call in calls:
+        if call in rules.allow or call in rules.when:
+            through.setdefault(groups.origin(profile, call), []).append(call)
+    for path, listed in through.items():
+        yield path, f"it lets {', '.join(listed)} through"
 
 
 FLOOR = (
@@ -267,8 +270,19 @@ FLOOR = (
     Row("sockets", "mounts", "there is no socket but the worker's", _sockets),
     *(_never(group) for group in NEVER),
     *(_only(call) for call in ONLY),
-    *(_not(call) for call in NOT),
-    Row("tmpfs", "mounts", f"what it can write to memory is bounded by {_TMPFS_MOST >> 20}M in all", _memory),
+    Row(
+        "calls",
+        "syscalls",
+        f"no call is allowed but those of the groups in profiles/syscalls/{groups.ALLOWED} "
+        f"and, for some values, {', '.join(ONLY)}",
+        _calls,
+    ),
+    Row(
+        "tmpfs",
+        "mounts",
+        f"what the files of its file systems in memory hold is bounded: together at most {sized(_TMPFS_MOST)}",
+        _memory,
+    ),
     _limit("address_space", "its memory"),
     _limit("file_size", "the size of a file"),
     _limit("processes", "the number of its processes"),

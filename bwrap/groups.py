@@ -22,16 +22,21 @@ if TYPE_CHECKING:
     from bwrap.profile import Profile, When
 
 FOLDER = Path(__file__).resolve().parent.parent / "profiles" / "syscalls"
+ALLOWED, REFUSED = "allowed.toml", "refused.toml"
 ARCHITECTURES = ("x86_64", "aarch64")
+
+MOST_VALUES = 48
+"""In all conditions of a profile. Each is compiled to some comparisons and each bit of it tried, which adds up."""
 
 _WORD = 0xFFFFFFFF
 
 
 class Group(BaseModel):
-    """A named list of calls (or of other groups) and why they belong together."""
+    """A named list of calls (or of other groups) and why they belong together; `file` is the one it stands in."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
 
+    file: str
     reason: Annotated[str, Field(min_length=10)]
     calls: list[str]
     x86_64: list[str] = []
@@ -48,35 +53,57 @@ def rules(profile: Profile, arch: str) -> Rules:
     Of several words on one call the one furthest down the chain of profiles counts, and within one profile the call's
     own name before a group. Two such words that mean different things are an error.
     """
-    words = _Words(profile, arch)
-    chosen = words.chosen()
+    words = profile.chosen(arch).values()
     return Rules(
         int(getattr(errno, profile.syscalls.default)),
-        frozenset(call for call, word in chosen.items() if word.table == "allow"),
-        {call: words.errno_of(word) for call, word in chosen.items() if word.table == "refuse"},
-        {call: words.condition(word) for call, word in chosen.items() if word.table == "when"},
+        frozenset(word.call for word in words if word.means is None),
+        {word.call: word.means for word in words if isinstance(word.means, int)},
+        {word.call: word.means for word in words if isinstance(word.means, Condition)},
     )
+
+
+def chosen(profile: Profile, arch: str) -> dict[str, Word]:
+    """Find the word that counts for each call, which `Profile.chosen` keeps; raises `ProfileError`."""
+    return _Words(profile, arch).chosen()
 
 
 def origin(profile: Profile, call: str) -> Place:
     """Give the path of the word by which a profile decides a call; raises `KeyError` for one it does not name."""
     for arch in ARCHITECTURES:
-        if word := _Words(profile, arch).chosen().get(call):
+        if word := profile.chosen(arch).get(call):
             return word.path
     raise KeyError(call)
+
+
+def alternatives(profile: Profile, call: str) -> Iterator[tuple[tuple[int, int], tuple[Place, str | int]]]:
+    """Give each (mask, value) pair by which a profile allows a call on a condition, with the word that says it."""
+    for index, row in enumerate(profile.syscalls.when):
+        if row.call == call:
+            path: Place = ("syscalls", "when", index)
+            if row.has is not None:
+                yield (number(row.has), number(row.has)), ((*path, "has"), row.has)
+            for at, value in enumerate(row.equals or ()):
+                yield (_WORD, number(value)), ((*path, "equals", at), value)
+
+
+def number(value: str | int) -> int:
+    """Give the number that a value of a condition stands for; raises `KeyError` for a name that is not known."""
+    return value if isinstance(value, int) else constants()[value]
 
 
 @functools.cache
 def groups() -> dict[str, Group]:
     """Read every shipped group by name (without the `@`); raises `ProfileError`."""
     found: dict[str, Group] = {}
-    for path in (FOLDER / "allowed.toml", FOLDER / "refused.toml"):
+    for path in (FOLDER / ALLOWED, FOLDER / REFUSED):
         document = Document(str(path), path.read_bytes())
         for name, said in document.values.items():
             if name in found:
                 raise ProfileError(str(path), name, "the group is defined twice")
             try:
-                found[name] = Group.model_validate(said)
+                found[name] = Group.model_validate(
+                    {**said, "file": path.name} if isinstance(said, dict) else said
+                )
             except ValidationError as error:
                 raise ProfileError(str(path), name, error.errors(include_url=False)[0]["msg"]) from None
     return found
@@ -95,6 +122,17 @@ def constants() -> dict[str, int]:
     return found
 
 
+def allowable() -> frozenset[str]:
+    """Give every call of the groups a profile may allow, on either architecture."""
+    return frozenset(
+        call
+        for arch in ARCHITECTURES
+        for name, group in groups().items()
+        if group.file == ALLOWED
+        for call in calls_of(name, arch)
+    )
+
+
 def calls_of(name: str, arch: str) -> list[str]:
     """Expand a shipped group (without the `@`) on one architecture; raises `ProfileError` for a cycle."""
     return _expand(f"@{name}", arch, ())
@@ -110,14 +148,23 @@ def _expand(name: str, arch: str, above: tuple[str, ...]) -> list[str]:
     return [call for inner in groups()[name[1:]].on(arch) for call in _expand(inner, arch, (*above, name))]
 
 
-class _Word(NamedTuple):
-    """What an entry of a profile says of one call: in which table, in which words, and how much they count."""
+class Word(NamedTuple):
+    """What an entry of a profile says of one call, in which words, where, and how much they count.
+
+    It allows the call (None), refuses it with an errno, or allows it on a condition.
+    """
 
     call: str
-    table: str
+    means: int | Condition | None
     said: str
     path: Place
     weight: tuple[int, bool]
+
+    def __str__(self) -> str:
+        """Say what it means for the call."""
+        if isinstance(self.means, int):
+            return f"refused with {errno.errorcode[self.means]} by {self.said!r}"
+        return f"allowed {'' if self.means is None else 'on a condition '}by {self.said!r}"
 
 
 class _Words:
@@ -126,54 +173,43 @@ class _Words:
     def __init__(self, profile: Profile, arch: str) -> None:
         self._profile, self._arch, self._said = profile, arch, profile.syscalls
 
-    def chosen(self) -> dict[str, _Word]:
-        """Give the word that counts for each call; raises `ProfileError`."""
-        found: dict[str, _Word] = {}
+    def chosen(self) -> dict[str, Word]:
+        found: dict[str, Word] = {}
         for word in self._all():
             other = found.get(word.call)
             if other is None or word.weight > other.weight:
                 found[word.call] = word
-            elif word.weight == other.weight and self._means(word) != self._means(other):
-                one, two = (f"{self._means(each)} by {each.said!r}" for each in (other, word))
-                reason = f"the call {word.call!r} is {one} and {two}: take one of them away"
+            elif word.weight == other.weight and word.means != other.means:
+                reason = f"the call {word.call!r} is {other} and {word}: take one of them away"
                 raise self._profile.fault(word.path, reason)
         return found
 
-    def _means(self, word: _Word) -> str:
-        if word.table == "refuse":
-            return f"refused with {self._said.refuse[int(word.path[2])].errno}"
-        return "allowed" if word.table == "allow" else "allowed on a condition"
-
-    def _all(self) -> Iterator[_Word]:
+    def _all(self) -> Iterator[Word]:
         yield from self._allowed().values()
         for index, row in enumerate(self._said.refuse):
             path: Place = ("syscalls", "refuse", index, "group")
             if not row.group.startswith("@"):
                 raise self._profile.fault(path, f"{row.group!r} is no group: a group's name begins with '@'")
-            yield from self._words("refuse", row.group, path)
+            yield from self._words(int(getattr(errno, row.errno)), row.group, path)
+        values = 0
         for index, condition in enumerate(self._said.when):
             path = ("syscalls", "when", index)
+            values += len(condition.equals or ("has",))
+            if values > MOST_VALUES:
+                reason = f"the conditions of a profile compare at most {MOST_VALUES} values in all"
+                raise self._profile.fault(path, reason)
             if condition.call.startswith("@"):
                 raise self._profile.fault((*path, "call"), "a condition is on one call, not on a group")
             self._calls(condition.call, (*path, "call"))
-            self._condition(condition, path)
-            yield from self._words("when", condition.call, path)
+            yield from self._words(self._condition(condition, path), condition.call, path)
 
-    def errno_of(self, word: _Word) -> int:
-        """Give the errno that a refused call answers."""
-        return int(getattr(errno, self._said.refuse[int(word.path[2])].errno))
-
-    def condition(self, word: _Word) -> Condition:
-        """Give the condition on a call, its constants as numbers."""
-        return self._condition(self._said.when[int(word.path[2])], word.path)
-
-    def _allowed(self) -> dict[str, _Word]:
+    def _allowed(self) -> dict[str, Word]:
         """Read what is allowed in its order; a removal takes back a group named before it, or a call however named."""
-        given: dict[str, dict[str, _Word]] = {}
+        given: dict[str, dict[str, Word]] = {}
         for index, name in enumerate(self._said.allow):
             path = ("syscalls", "allow", index)
             if not name.startswith(REMOVES):
-                given[name] = {word.call: word for word in self._words("allow", name, path)}
+                given[name] = {word.call: word for word in self._words(None, name, path)}
                 continue
             removed = name.removeprefix(REMOVES)
             if removed.startswith("@") and given.pop(removed, None) is not None:
@@ -181,15 +217,15 @@ class _Words:
             for call in self._calls(removed, path):
                 if not [word for words in given.values() if (word := words.pop(call, None))]:
                     raise self._profile.fault(path, f"{name!r} removes what is not allowed before it")
-        found: dict[str, _Word] = {}
+        found: dict[str, Word] = {}
         for word in (word for words in given.values() for word in words.values()):
             if word.call not in found or word.weight > found[word.call].weight:
                 found[word.call] = word
         return found
 
-    def _words(self, table: str, said: str, path: Place) -> Iterator[_Word]:
+    def _words(self, means: int | Condition | None, said: str, path: Place) -> Iterator[Word]:
         weight = (self._profile.rank(path), not said.startswith("@"))
-        return (_Word(call, table, said, path, weight) for call in self._calls(said, path))
+        return (Word(call, means, said, path, weight) for call in self._calls(said, path))
 
     def _condition(self, row: When, path: Place) -> Condition:
         if (row.equals is None) == (row.has is None):

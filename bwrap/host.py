@@ -210,20 +210,23 @@ def find_bubblewrap(here: Shape) -> Bubblewrap:
             remedy=f"take the bit away with 'chmod u-s,g-s {path}'",
         )
     require_reachable("bubblewrap", path, here)
-    text = _ask([path, "--version"]) + _ask([path, "--help"])
-    if missing := [option for option in _NEEDED_OPTIONS if not re.search(rf"{re.escape(option)}\b", text)]:
+    said, known = _ask([path, "--version"]), _ask([path, "--help"])
+    named = re.match(r"bubblewrap (\S{1,40})\n", said)
+    program = f"{path} ({named[1]})" if named else path
+    if missing := [option for option in _NEEDED_OPTIONS if not re.search(rf"{re.escape(option)}\b", known)]:
         raise LayerError(
             "sandbox",
             expected=f"a bubblewrap that knows {missing[0]}",
-            observed=f"{path} does not",
+            observed=(
+                f"{program} does not know {missing[0]}" if known else f"{program} answers nothing to --help"
+            ),
             remedy="install bubblewrap 0.8.0 or later",
         )
-    named = re.match(r"bubblewrap (\S{1,40})\n", text)
     if named is None:
         raise LayerError(
             "sandbox",
             expected=f"{path} to say its version",
-            observed=text.split("\n", 1)[0][:80],
+            observed=said.split("\n", 1)[0][:80] or "nothing",
             remedy="install bubblewrap 0.8.0 or later",
         )
     try:
@@ -247,6 +250,8 @@ def find_python(here: Shape) -> Python:
         try:
             return _usable_python(path, here)
         except LayerError as error:
+            if error.layer == "environment":
+                raise  # env(1) is at fault, and is the same for every interpreter
             refused = refused or error.observed
     raise LayerError(
         "sandbox",
@@ -260,11 +265,28 @@ def _usable_python(path: str, here: Shape) -> Python:
     """Examine an interpreter that is within the worker's reach, with all it needs; raises `LayerError`."""
     require_reachable("the interpreter", path, here)
     python = examine_python(path)
-    for each in (python.library, python.env):
-        require_reachable("the interpreter's files", each, here)
+    require_reachable("the interpreter's files", python.library, here)
+    _require_env(python.env, here)
     for each in python.objects:
         require_reachable("the interpreter's files", os.path.realpath(each), here, needed=stat.S_IROTH)
     return python
+
+
+def _require_env(env: str, here: Shape) -> None:
+    """Refuse an env(1) that a worker could not start; raises `LayerError`."""
+    try:
+        require_reachable("env", env, here)
+    except LayerError as error:
+        raise _unusable_env(env, error.observed) from None
+
+
+def _unusable_env(env: str, observed: str) -> LayerError:
+    return LayerError(
+        "environment",
+        expected="an env(1) that becomes the program it starts, and that the worker can reach",
+        observed=observed,
+        remedy=f"open it with 'chmod a+rx {env}', or install the package 'coreutils', whose env it is",
+    )
 
 
 def examine_python(path: str) -> Python:
@@ -295,13 +317,12 @@ def require_exec(env: str, python: str) -> None:
     Raises `LayerError`.
     """
     question = "import os; print(os.getppid())"
-    if _ask([env, "-i", "PATH=/usr/bin", python, "-I", "-S", "-c", question]).strip() != str(os.getpid()):
-        raise LayerError(
-            "environment",
-            expected="an env(1) that becomes the program it starts",
-            observed=f"{env} starts it as a child, or not at all",
-            remedy="install GNU coreutils, whose env does",
-        )
+    try:
+        answer = _ask([env, "-i", "PATH=/usr/bin", python, "-I", "-S", "-c", question])
+    except LayerError as error:
+        raise _unusable_env(env, f"{env} does not answer: {error.observed}") from None
+    if answer.strip() != str(os.getpid()):
+        raise _unusable_env(env, f"{env} starts it as a child, or not at all")
 
 
 def shared_objects(path: str) -> Iterator[str]:

@@ -1,15 +1,20 @@
 """Landlock: what a confined process gives up by itself, on top of what is taken from it (landlock(7)).
 
-A ruleset without a rule: every right it handles is denied for good, on whatever mount and in whatever namespace.
-Which rights a kernel knows goes by its ABI's version; asking for one it does not know fails the whole ruleset.
+Every right that a ruleset handles is denied for good, on whatever mount and in whatever namespace, but for what a rule
+gives back: changing files beneath a file system in memory, and nowhere else. Which rights a kernel knows goes by its
+ABI's version; asking for one it does not know fails the whole ruleset.
 See Documentation/userspace-api/landlock.rst of the kernel.
 """
 
 from __future__ import annotations
 
 import ctypes
+import errno
+import os
 
-CREATE_RULESET, RESTRICT_SELF = 444, 446
+from bwrap.errors import LayerError
+
+CREATE_RULESET, ADD_RULE, RESTRICT_SELF = 444, 445, 446
 """The calls' numbers, the same on every architecture."""
 
 _CREATE_RULESET_VERSION = 1
@@ -24,24 +29,36 @@ _ABSTRACT_SOCKETS_AND_SIGNALS = 0b11
 
 
 def abi() -> int:
-    """Ask the kernel for its version of Landlock; 0 where it has none, or keeps this process from asking."""
+    """Ask the kernel for its version of Landlock; 0 where it has none, or has it switched off.
+
+    Raises `LayerError` where something keeps this process from asking: nobody may take that for a kernel without it.
+    """
     libc = ctypes.CDLL(None, use_errno=True)
     size, flags = ctypes.c_size_t(0), ctypes.c_uint32(_CREATE_RULESET_VERSION)
-    return max(int(libc.syscall(ctypes.c_long(CREATE_RULESET), None, size, flags)), 0)
+    version = int(libc.syscall(ctypes.c_long(CREATE_RULESET), None, size, flags))
+    if version < 0 and ctypes.get_errno() not in (errno.ENOSYS, errno.EOPNOTSUPP):
+        raise LayerError(
+            "landlock",
+            expected="the kernel to say which version of Landlock it has, or that it has none",
+            observed=os.strerror(ctypes.get_errno()),
+            remedy="let this process call landlock_create_ruleset (a container's filter may refuse it)",
+        )
+    return max(version, 0)
 
 
-def rights(version: int, *, writes: bool) -> tuple[int, ...]:
+def rights(version: int) -> tuple[int, ...]:
     """Give the words of `struct landlock_ruleset_attr` that a kernel of this version knows.
 
-    Executing is always handled: what was started is all that will ever run. Changing files is handled unless the
-    process `writes`; then TCP (version 4), and abstract unix sockets and signals beyond its own domain (version 6).
+    Executing: what was started is all that will ever run. Changing files; then TCP (version 4), and abstract unix
+    sockets and signals beyond its own domain (version 6).
     """
-    files = _EXECUTE
-    if not writes:
-        files |= _WRITE_FILE | _REMOVE_AND_MAKE
-        files |= sum(right for since, right in _SINCE.items() if version >= since)
     return (
-        files,
+        _EXECUTE | changes(version),
         *([_BIND_AND_CONNECT_TCP] if version >= 4 else []),
         *([_ABSTRACT_SOCKETS_AND_SIGNALS] if version >= 6 else []),
     )
+
+
+def changes(version: int) -> int:
+    """Give the rights to make, change and remove files that a kernel of this version knows, for a rule to give back."""
+    return _WRITE_FILE | _REMOVE_AND_MAKE | sum(right for since, right in _SINCE.items() if version >= since)

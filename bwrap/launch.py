@@ -17,7 +17,7 @@ import select
 import subprocess
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from bwrap import arguments, doctor, layers, supervise, uids
 from bwrap.errors import LayerError
@@ -45,15 +45,18 @@ _PRLIMIT_OPTIONS = {
     "RLIMIT_CORE": "--core",
 }
 
-# What prlimit and bubblewrap say when they cannot set a layer up, and which layer that is.
+# What prlimit and bubblewrap say when they cannot set a layer up, and which layer that is. A source first: its path may
+# hold any word.
 _COMPLAINTS = (
+    (r"source path", "mounts"),
     (r"resource limit", "limits"),
     (r"seccomp", "syscalls"),
     (r"user ?ns|user namespace|uid map|new namespace|max_user_namespaces", "user_namespace"),
     (r"loopback|RTM_|network", "network"),
     (r"capab|prctl", "capabilities"),
-    (r"mount|mkdir|create|symlink|remount|pivot|source path", "mounts"),
+    (r"mount|mkdir|create|symlink|remount|pivot", "mounts"),
 )
+_COMPLAINING = ("bwrap: ", "prlimit: ")
 
 
 @dataclass
@@ -174,6 +177,7 @@ class _Launch:
         self._lease: uids.Lease | None = None
         self._tail: Tail | None = None
         self._open: dict[str, int] = {}
+        self._began = False
         self.ended: asyncio.Task[Exit] | None = None
 
     async def run(self) -> Confined:
@@ -240,10 +244,9 @@ class _Launch:
     async def abandon(self) -> None:
         """Kill what was started and wait until it is gone, even when the caller is being cancelled."""
         self.kill()
-        if self.ended is not None:
-            await asyncio.shield(self.ended)
-            return
-        await asyncio.shield(asyncio.ensure_future(self._clear()))
+        # Waited for, not awaited: what goes wrong with its end must not stand in the place of why it was abandoned.
+        ended: asyncio.Task[Any] = self.ended or asyncio.create_task(self._clear())
+        await asyncio.wait([ended])
 
     async def _clear(self) -> None:
         """Wait for a monitor that never came to a worker, and give everything back."""
@@ -255,9 +258,11 @@ class _Launch:
                 self._monitor.wait()
                 # A monitor that went before it could set its child up leaves it waiting for ever: it has not been
                 # told to die with anyone yet.
-                await supervise.reap_adopted()
-        finally:
-            self._give_back()
+                await supervise.reap_adopted(os.geteuid() if self._lease is None else self._lease.uid)
+        except BaseException:
+            self._close_all()  # and nothing else is given back: the next start's sweep looks for what is left
+            raise
+        self._give_back()
 
     def _identity(self) -> tuple[int, int]:
         if self._shape is Shape.SAME_USER:
@@ -301,6 +306,8 @@ class _Launch:
                     extra_groups=[] if hosted else None,
                 )
             except OSError as error:
+                if error.errno in (errno.EMFILE, errno.ENFILE, errno.EAGAIN, errno.ENOMEM):
+                    raise  # `launch` says what there is too little of
                 # EINVAL: a uid that the daemon's own user namespace does not map (user_namespaces(7)).
                 denied = error.errno in (errno.EPERM, errno.EACCES, errno.EINVAL)
                 raise LayerError(
@@ -337,13 +344,15 @@ class _Launch:
             self._plan, self._shape, int(json.loads(line)["child-pid"]), self._pid_of_monitor(), uid, gid
         )
         try:
-            self._open["process"] = os.pidfd_open(process.pid)
-            parent = int(process.stat(4))
-        except (ProcessLookupError, FileNotFoundError):
-            parent = 0
-        # Read after the pidfd is open: had the number been taken over by then, its parent would be another.
-        if parent != process.monitor:
+            pidfd = os.pidfd_open(process.pid)
+        except ProcessLookupError:
+            raise self._refusal("a process that lives until it is released") from None
+        # Read after the pidfd is open: had the number been taken over by then, its parent would be another. Kept only
+        # then, since whatever is kept is killed when a launch is abandoned.
+        if supervise.parent(process.pid) != process.monitor:
+            os.close(pidfd)
             raise self._refusal("a process that lives until it is released")
+        self._open["process"] = pidfd
         return process
 
     def _limit(self, process: Process) -> None:
@@ -380,6 +389,7 @@ class _Launch:
         # An exit before `ready`, even with 0, is a process that confirmed nothing.
         if not line:
             raise self._refusal("the worker's self-probe")
+        self._began = True
         self._close("stdout")
         self._untie()
         return line
@@ -388,22 +398,28 @@ class _Launch:
         if self._monitor is None:
             raise RuntimeError("no monitor was started")
         try:
-            return await supervise.reap(self._monitor, self._open["monitor"], self._open["process"], process)
+            ended = await supervise.reap(self._monitor, self._open["monitor"], self._open["process"], process)
         except BaseException:
-            self.kill()  # while its descriptors are there
+            # Nobody saw that nothing is left: it stays in the ledger, and its uid leased, for the next start's sweep.
+            self.kill()
+            self._close_all()
             raise
-        finally:
-            self._ledger.remove(process)
-            self._give_back()
+        self._note_beginning()
+        self._ledger.remove(process)
+        self._give_back()
+        return ended
 
     def _give_back(self) -> None:
         self._ledger.end(self._nonce)
+        self._close_all()
+        if self._lease is not None:
+            self._ledger.release(self._lease)
+
+    def _close_all(self) -> None:
         for name in list(self._open):
             self._close(name)
         if self._tail is not None:
             self._tail.close()
-        if self._lease is not None:
-            self._ledger.release(self._lease)
 
     def _close(self, name: str) -> None:
         if name in self._open:
@@ -437,11 +453,30 @@ class _Launch:
             {"socket": self._plan.places.socket_inside, "attempts": attempts}, separators=(",", ":")
         )
 
+    def _note_beginning(self) -> None:
+        """Note whether the program was executed: bubblewrap tells the exit status of what was, and of nothing else."""
+        if "status" in self._open:
+            with suppress(BlockingIOError):
+                self._began = self._began or b'"exit-code"' in os.read(self._open["status"], _STATUS_LIMIT)
+
     def _refusal(self, expected: str) -> LayerError:
-        """Say which layer bubblewrap, or the program, could not set up, from what it said on standard error."""
+        """Say which layer bubblewrap could not set up, or what the program said when it ended by itself.
+
+        Once the program was executed, what is on standard error is its own word, and no layer goes by that.
+        """
         if self._tail is not None:
             self._tail.take()
-        said = self.said()
+        self._note_beginning()
+        lines = self.said().splitlines()
+        if self._began:
+            return LayerError(
+                "sandbox",
+                expected=expected,
+                observed=lines[-1] if lines else "it ended without a word",
+                remedy="the worker's program ended by itself: what it said, if it did, is what it lacked",
+            )
+        complaints = [line for line in lines if line.startswith(_COMPLAINING)]
+        said = complaints[-1] if complaints else ""
         layer = next(
             (name for pattern, name in _COMPLAINTS if re.search(pattern, said, re.IGNORECASE)), "sandbox"
         )
@@ -449,7 +484,7 @@ class _Launch:
             LayerError(
                 layer,
                 expected=expected,
-                observed=said.splitlines()[-1] if said else "it ended without a word",
+                observed=said or (lines[-1] if lines else "it ended without a word"),
                 remedy=layers.remedy(layer),
             )
         )

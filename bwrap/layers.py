@@ -10,24 +10,27 @@ import os
 import socket
 from typing import TYPE_CHECKING
 
-from bwrap import landlock
+from bwrap import landlock, sources
 from bwrap.findings import WORKS, Attempt, Finding, Layer, equal
 from bwrap.host import Shape
 from bwrap.mounts import IMAGE, PROC, Kind
 from bwrap.plan import PATH
 from bwrap.process import Process
-from bwrap.seccomp import architecture, number
+from bwrap.seccomp import ALLOW, architecture, meaning, number
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from bwrap.plan import Plan
 
-_REFUSED = -errno.EPERM
 _CLONE_NEWUSER = 0x10000000
 _PR_GET_PDEATHSIG, _PR_CAPBSET_READ, _PR_GET_NO_NEW_PRIVS, _CAP_SYS_ADMIN = 2, 23, 39, 21
 _KILLED = 9
 _AT_FDCWD = -100
+
+# Calls that give a descriptor wherever they are not refused, with their arguments; the floor lets no profile allow the
+# first.
+_HARMLESS = {"inotify_init1": (0,), "eventfd2": (0, 0), "epoll_create1": (0,), "timerfd_create": (1, 0)}
 
 # What bubblewrap covers in a /proc of its own where the process could write to it.
 _COVERED = frozenset(f"{PROC}/{name}" for name in ("sys", "sysrq-trigger", "irq", "bus"))
@@ -75,16 +78,28 @@ def _own_namespace(process: Process, name: str) -> Finding:
     return Finding(f"outside: ns/{name}", "not the daemon's", theirs, confirmed)
 
 
-def _refused(call: str, *arguments: object) -> Attempt:
-    return Attempt(call, _syscall(call, *arguments), _REFUSED)
+def _refused(process: Process, call: str, *arguments: object) -> Attempt:
+    return Attempt(call, _syscall(call, *arguments), _refusal(process.plan, call, arguments))
+
+
+def _refusal(plan: Plan, call: str, arguments: tuple[object, ...] = ()) -> int:
+    """Give what a call answers that must not work: the errno that the profile says.
+
+    Where the profile lets it through, as none above the floor does, EPERM is what the other layers would answer.
+    """
+    numbers = tuple(each if isinstance(each, int) else 0 for each in arguments)
+    action = meaning(plan.filter.rules, call, numbers)
+    return -errno.EPERM if action == ALLOW else -(action & 0xFFFF)
 
 
 def _syscall(call: str, *arguments: object) -> tuple[object, ...]:
     return ("syscall", number(call, architecture()), *arguments)
 
 
-def _socket(family: str, kind: int, expected: object) -> Attempt:
-    call = ("syscall_fd", number("socket", architecture()), int(getattr(socket, family)), kind, 0)
+def _socket(process: Process, family: str, kind: int) -> Attempt:
+    arguments = (int(getattr(socket, family)), kind, 0)
+    call = ("syscall_fd", number("socket", architecture()), *arguments)
+    expected = WORKS if family == "AF_UNIX" else _refusal(process.plan, "socket", arguments)
     return Attempt(f"socket({family})", call, expected)
 
 
@@ -100,8 +115,8 @@ def _user_outside(process: Process) -> Iterator[Finding]:
 
 
 def _user_attempts(process: Process) -> Iterator[Attempt]:
-    yield _refused("unshare", _CLONE_NEWUSER)
-    yield _refused("setuid", 0)
+    yield _refused(process, "unshare", _CLONE_NEWUSER)
+    yield _refused(process, "setuid", 0)
     expected = [process.uid] * 3 + [process.gid] * 3 + [process.pid_inside, process.parent_inside]
     yield Attempt("who am I", ("ids",), expected)
 
@@ -122,10 +137,9 @@ def _network_outside(process: Process) -> Iterator[Finding]:
     yield equal("outside: net/dev", ["lo"], devices)
 
 
-def _network_attempts(_: Process) -> Iterator[Attempt]:
-    for family in ("AF_INET", "AF_INET6", "AF_NETLINK", "AF_PACKET", "AF_VSOCK"):
-        yield _socket(family, socket.SOCK_RAW if family == "AF_PACKET" else socket.SOCK_STREAM, _REFUSED)
-    yield _socket("AF_UNIX", socket.SOCK_STREAM, WORKS)
+def _network_attempts(process: Process) -> Iterator[Attempt]:
+    for family in ("AF_INET", "AF_INET6", "AF_NETLINK", "AF_PACKET", "AF_VSOCK", "AF_UNIX"):
+        yield _socket(process, family, socket.SOCK_RAW if family == "AF_PACKET" else socket.SOCK_STREAM)
 
 
 def _home_outside(process: Process) -> Iterator[Finding]:
@@ -165,13 +179,21 @@ def _mounts_outside(process: Process) -> Iterator[Finding]:
     # bubblewrap gives what it mounts nosuid and nodev; only its root, which holds nothing but folders, lacks nodev.
     careless = sorted(target for target, mount in found.items() if not {"nosuid", "nodev"} <= mount.options)
     yield equal("outside: mounts without nosuid and nodev", [], careless)
+    # bubblewrap looks the paths up for itself, a moment after they were examined.
+    swapped = [
+        mount.target
+        for mount, source in plan.shown
+        if sources.identity(process.inside(mount.target)) != source.identity
+    ]
+    yield equal("outside: what is shown and was not examined", [], swapped)
 
 
 def _mounts_attempts(process: Process) -> Iterator[Attempt]:
-    yield _refused("mount", "none", "/", "tmpfs", 0, None)
-    yield _refused("umount2", "/", 0)
-    yield _refused("pivot_root", "/", "/")
-    yield _refused("chroot", "/")
+    # With no path at all: the kernel looks for it before it asks for rights, so that EPERM is the filter's word, and
+    # EFAULT that of a process without rights and without a filter.
+    yield _refused(process, "mount", "none", None, "tmpfs", 0, None)
+    yield _refused(process, "umount2", None, 0)
+    yield _refused(process, "chroot", None)
     yield Attempt("write in /", ("open", "/probe", os.O_CREAT | os.O_WRONLY), -errno.EROFS)
     for mount in process.plan.find(Kind.TMPFS):
         yield Attempt(
@@ -191,28 +213,33 @@ def _syscalls_outside(process: Process) -> Iterator[Finding]:
 
 
 def _syscalls_attempts(process: Process) -> Iterator[Attempt]:
-    yield _refused("ptrace", 0, 0, 0, 0)
+    yield _refused(process, "ptrace", 0, 0, 0, 0)
     # The daemon's own pid: unfiltered, a worker of the same user may signal it. Signal 0 asks, and does nothing.
-    yield _refused("kill", os.getpid(), 0)
-    yield _refused("init_module", None, 0, "")
-    yield _refused("keyctl", 0, -3, 0)
-    yield _refused("bpf", 0, None, 0)
-    yield _refused("io_uring_setup", 1, None)
-    yield _refused("perf_event_open", None, 0, -1, -1, 0)
-    # A call that every kernel has and no group names: the default answers it, so the list is an allow list.
-    inotify = ("syscall_fd", number("inotify_init1", architecture()), 0)
-    yield Attempt("inotify_init1", inotify, -errno.ENOSYS)
+    yield _refused(process, "kill", os.getpid(), 0)
+    yield _refused(process, "init_module", None, 0, "")
+    yield _refused(process, "keyctl", 0, -3, 0)
+    yield _refused(process, "bpf", 0, None, 0)
+    yield _refused(process, "io_uring_setup", 1, None)
+    yield _refused(process, "perf_event_open", None, 0, -1, -1, 0)
+    rules = process.plan.filter.rules
+    # A call that every kernel has and the profile does not name: the default answers it, so the list is an allow list.
+    for call, arguments in _HARMLESS.items():
+        if call not in (rules.allow | rules.refuse.keys() | rules.when.keys()):
+            operation = ("syscall_fd", number(call, architecture()), *arguments)
+            yield Attempt(call, operation, _refusal(process.plan, call))
+            break
     # Without flags it is fork: had the filter let it pass, the child would end and say nothing.
-    yield _refused("clone", 0, 0, 0, 0, 0)
-    yield _refused("setsockopt", 0, socket.SOL_SOCKET, socket.SO_KEEPALIVE, None, 0)
+    yield _refused(process, "clone", 0, 0, 0, 0, 0)
+    yield _refused(process, "setsockopt", 0, socket.SOL_SOCKET, socket.SO_KEEPALIVE, None, 0)
     yield Attempt("getpid", _syscall("getpid"), process.pid_inside)
 
 
 def _landlock_attempts(process: Process) -> Iterator[Attempt]:
     version = process.plan.host.landlock
-    writes = any(process.plan.find(Kind.TMPFS))
-    set_up = ("landlock", landlock.CREATE_RULESET, landlock.RESTRICT_SELF)
-    yield Attempt("restrict itself", (*set_up, *landlock.rights(version, writes=writes)), 0)
+    calls = [landlock.CREATE_RULESET, landlock.ADD_RULE, landlock.RESTRICT_SELF]
+    writable = [mount.target for mount in process.plan.find(Kind.TMPFS)]
+    given_up = ("landlock", calls, list(landlock.rights(version)), landlock.changes(version), writable)
+    yield Attempt("restrict itself", given_up, 0)
     # The image's mode lets it be executed, though it is no program: without this layer the answer is ENOEXEC.
     yield Attempt("execve", _syscall("execve", IMAGE, None, None), -errno.EACCES)
     yield Attempt("access(X_OK)", _syscall("faccessat", _AT_FDCWD, IMAGE, os.X_OK), WORKS)
@@ -293,68 +320,9 @@ def _namespace_of(name: str) -> Callable[[Process], Iterator[Finding]]:
     return outside
 
 
+# The attempts of many rest on the process's own number and on the filter: those two are judged first, so that what is
+# missing is what a refusal names.
 _LAYERS = (
-    Layer(
-        "user_namespace",
-        "a user namespace of its own, in which it is one user without rights and can become no other",
-        "allow user namespaces (kernel.unprivileged_userns_clone, user.max_user_namespaces, AppArmor's userns rule)",
-        _user_outside,
-        _user_attempts,
-    ),
-    Layer(
-        "separate_user",
-        "outside its namespaces it is an unprivileged uid that no other process has",
-        "let the daemon run as root of the host, with a range of uids that is its workers' alone",
-        _separate_user_outside,
-        _nothing,
-        (Shape.HOSTED,),
-    ),
-    Layer(
-        "network",
-        "a network namespace with nothing but loopback, and no socket family but AF_UNIX",
-        "allow network namespaces on this host (user.max_net_namespaces)",
-        _network_outside,
-        _network_attempts,
-        claimed=lambda plan: plan.namespaces.net,
-    ),
-    Layer(
-        "home",
-        "where the instance's home is, an empty read-only directory that holds the worker socket",
-        "check that the home is no mount that the sandbox would have to keep",
-        _home_outside,
-        _home_attempts,
-    ),
-    Layer(
-        "mounts",
-        "a mount namespace with what the profile names and nothing else, read-only but for what the profile bounds",
-        "allow mount namespaces on this host (user.max_mnt_namespaces)",
-        _mounts_outside,
-        _mounts_attempts,
-    ),
-    Layer(
-        "ipc",
-        "no System V or POSIX message queue, semaphore or segment of the host",
-        "allow IPC namespaces on this host (user.max_ipc_namespaces)",
-        _namespace_of("ipc"),
-        lambda _: [_refused("shmget", 0, 4096, 0o1600), _refused("msgget", 0, 0o1600)],
-        claimed=lambda plan: plan.namespaces.ipc,
-    ),
-    Layer(
-        "uts",
-        "the host's name is out of reach",
-        "allow UTS namespaces on this host (user.max_uts_namespaces)",
-        _namespace_of("uts"),
-        lambda _: [_refused("sethostname", "probe", 5)],
-        claimed=lambda plan: plan.namespaces.uts,
-    ),
-    Layer(
-        "cgroup",
-        "the host's control groups are out of sight",
-        "allow cgroup namespaces on this host (user.max_cgroup_namespaces)",
-        _namespace_of("cgroup"),
-        _nothing,
-        claimed=lambda plan: plan.namespaces.cgroup,
-    ),
     Layer(
         "pid_namespace",
         "it is process 1 of a process-id namespace, in which nothing of the host's has a number",
@@ -371,8 +339,72 @@ _LAYERS = (
         _syscalls_attempts,
     ),
     Layer(
+        "user_namespace",
+        "a user namespace of its own, in which it is one user without rights and can become no other",
+        "allow user namespaces (kernel.unprivileged_userns_clone, user.max_user_namespaces, AppArmor's userns rule)",
+        _user_outside,
+        _user_attempts,
+    ),
+    Layer(
+        "separate_user",
+        "outside its namespaces it is an unprivileged uid of its own, neither root's nor the daemon's",
+        "let the daemon run as root of the host, with a range of uids that is its workers' alone",
+        _separate_user_outside,
+        _nothing,
+        (Shape.HOSTED,),
+    ),
+    Layer(
+        "network",
+        "a network namespace with nothing but loopback, and no socket family but AF_UNIX",
+        "allow network namespaces on this host (user.max_net_namespaces)",
+        _network_outside,
+        _network_attempts,
+        claimed=lambda plan: plan.namespaces.net,
+    ),
+    Layer(
+        "home",
+        "where the instance's home is, an empty read-only directory that holds the worker socket",
+        "report this with the home's line of /proc/self/mountinfo",
+        _home_outside,
+        _home_attempts,
+    ),
+    Layer(
+        "mounts",
+        "a mount namespace with what the profile names and nothing else, read-only but for what the profile bounds",
+        "allow mount namespaces on this host (user.max_mnt_namespaces)",
+        _mounts_outside,
+        _mounts_attempts,
+    ),
+    Layer(
+        "ipc",
+        "no System V or POSIX message queue, semaphore or segment of the host",
+        "allow IPC namespaces on this host (user.max_ipc_namespaces)",
+        _namespace_of("ipc"),
+        lambda process: [
+            _refused(process, "shmget", 0, 4096, 0o1600),
+            _refused(process, "msgget", 0, 0o1600),
+        ],
+        claimed=lambda plan: plan.namespaces.ipc,
+    ),
+    Layer(
+        "uts",
+        "the host's name is out of reach",
+        "allow UTS namespaces on this host (user.max_uts_namespaces)",
+        _namespace_of("uts"),
+        _nothing,
+        claimed=lambda plan: plan.namespaces.uts,
+    ),
+    Layer(
+        "cgroup",
+        "the host's control groups are out of sight",
+        "allow cgroup namespaces on this host (user.max_cgroup_namespaces)",
+        _namespace_of("cgroup"),
+        _nothing,
+        claimed=lambda plan: plan.namespaces.cgroup,
+    ),
+    Layer(
         "landlock",
-        "it has given up executing any file, and, unless the profile gives it a file system to write in, changing one",
+        "it has given up executing any file, and changing one but in a file system in memory that the profile gives it",
         "let the profile allow the calls of '@landlock', or report this with the kernel's version",
         _nothing,
         _landlock_attempts,
@@ -423,7 +455,7 @@ _LAYERS = (
     ),
     Layer(
         "parent_death",
-        "it is killed when the daemon ends, however the daemon ends",
+        "it is killed when bubblewrap's monitor ends, and that when the daemon ends, however it ends",
         "use a kernel and a bubblewrap that honour --die-with-parent",
         _parent_outside,
         lambda _: [Attempt("PR_GET_PDEATHSIG", ("pdeathsig",), _KILLED)],

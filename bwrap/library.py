@@ -1,7 +1,7 @@
 """Profiles by name: the shipped ones, taken once, and a user's own, read anew each time they are asked for.
 
 A name means one file. The shipped names are taken: a file of a user's that bears one would make a receipt say
-`worker` of something else, so it is an error rather than a replacement.
+`worker` of something else, so it is never read, and `strays` says so.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from bwrap.merge import Node, merge, read, suggestion
 from bwrap.profile import Profile
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Collection, Sequence
     from pathlib import Path
 
 SHIPPED = groups.FOLDER.parent
@@ -31,6 +31,7 @@ _HARMLESS = os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
 _EXTENDS = "extends"
 _WORDS = {"missing": "it is not said, here or in what this extends", "model_type": "it should be a table"}
 """What is said instead of pydantic's own words, by its name for the mistake."""
+_ALONE = "this says no 'extends', so it has to say everything: begin it with extends = \"worker\""
 
 
 class Library:
@@ -51,17 +52,21 @@ class Library:
         return list(self._shipped)
 
     def own(self) -> list[str]:
-        """Give the names of the user's own files, whether they can be used or not; raises `ProfileError`."""
-        if self._own is None:
-            return []
-        try:
-            return sorted(
-                name.removesuffix(".toml") for name in os.listdir(self._own) if name.endswith(".toml")
+        """Give the names of the user's own profiles, whether they can be used or not; raises `ProfileError`."""
+        return [name for name in self._files() if name not in self._shipped]
+
+    def strays(self) -> dict[str, ProfileError]:
+        """Give what is to be said of each file of the user's that bears a shipped name; raises `ProfileError`."""
+        return {
+            name: ProfileError(
+                f"{self._own}/{name}.toml",
+                "",
+                f"{name!r} is the name of a shipped profile, so this file is never read: "
+                f'rename it, and begin it with extends = "{name}"',
             )
-        except FileNotFoundError:
-            return []
-        except OSError as error:
-            raise ProfileError(str(self._own), "", f"the folder cannot be read: {error.strerror}") from None
+            for name in self._files()
+            if name in self._shipped
+        }
 
     def load(self, name: str) -> Profile:
         """Find a profile and merge what it extends; the same object for as long as no file of it has changed.
@@ -75,7 +80,7 @@ class Library:
             known, profile = self._loaded[name]
             if [document.text for document in known] == texts:
                 return profile
-        profile = _profile(name, documents)
+        profile = _profile(name, documents, self._shipped)
         self._loaded[name] = (documents, profile)
         return profile
 
@@ -98,18 +103,27 @@ class Library:
                 raise _at_extends(last, error.reason) from None
         return documents
 
+    def _files(self) -> list[str]:
+        """Give the names of the files in the user's folder, without their ending."""
+        if self._own is None:
+            return []
+        try:
+            return sorted(
+                name.removesuffix(".toml") for name in os.listdir(self._own) if name.endswith(".toml")
+            )
+        except FileNotFoundError:
+            return []
+        except OSError as error:
+            raise ProfileError(str(self._own), "", f"the folder cannot be read: {error.strerror}") from None
+
     def _find(self, name: str) -> Document:
         if not _NAME.fullmatch(name):
             raise UnknownProfile(
                 repr(name), "", "a name is lower-case letters, digits and dashes, and begins with a letter"
             )
-        own = None if self._own is None else self._own / f"{name}.toml"
         if name in self._shipped:
-            if own is not None and os.path.lexists(own):
-                raise ProfileError(
-                    str(own), "", f"{name!r} is the name of a shipped profile: rename this and extend that"
-                )
             return self._shipped[name]
+        own = None if self._own is None else self._own / f"{name}.toml"
         if own is None or own.name not in (f"{each}.toml" for each in self.own()):
             near = suggestion(name, [*self._shipped, *self.own()])
             raise UnknownProfile(name, "", f"there is no profile {name!r}{near}")
@@ -136,7 +150,9 @@ def _own_bytes(path: Path) -> bytes:
                 raise refused("it is not a regular file")
             if found.st_uid not in (os.geteuid(), 0):
                 raise refused(f"it belongs to uid {found.st_uid}, who could change what is confined by it")
-            if found.st_mode & 0o022:
+            # A umask of 002 goes with a group that is the user's alone.
+            others = 0o002 if found.st_gid == os.getegid() else 0o022
+            if found.st_mode & others:
                 raise refused(
                     f"its mode {stat.S_IMODE(found.st_mode):04o} lets others write to it: chmod go-w"
                 )
@@ -148,7 +164,7 @@ def _own_bytes(path: Path) -> bytes:
     return data
 
 
-def _profile(name: str, documents: Sequence[Document]) -> Profile:
+def _profile(name: str, documents: Sequence[Document], shipped: Collection[str]) -> Profile:
     chain = [*reversed([name, *(str(each.values[_EXTENDS]) for each in documents[:-1])])]
     said: Node | None = None
     for each, document in zip(chain, reversed(documents), strict=True):
@@ -156,13 +172,19 @@ def _profile(name: str, documents: Sequence[Document]) -> Profile:
         if "name" in node.value:
             raise node.value["name"].origin.fault(("name",), "a profile's name is its file's", at_key=True)
         node.value.pop(_EXTENDS, None)
+        if document is not documents[0]:
+            # Of one that opens the network nobody should read that it has none.
+            node.value.pop("description", None)
         said = merge(Node(None, node.origin) if said is None else said, node)
     if said is None:
         raise UnknownProfile(name, "", "nothing was read")
     try:
-        profile = Profile.model_validate({**said.plain(), "name": name})
+        words = (
+            {"description": f"What {chain[-2]!r} says, and what its own file changes."} if chain[1:] else {}
+        )
+        profile = Profile.model_validate({**words, **said.plain(), "name": name})
     except ValidationError as error:
-        raise _invalid(said, error) from None
+        raise _invalid(said, error, rooted=chain[0] in shipped) from None
     profile.came_from(said, tuple(chain))
     for arch in groups.ARCHITECTURES:
         groups.rules(profile, arch)
@@ -174,7 +196,8 @@ def _at_extends(document: Document, reason: str) -> ProfileError:
     return origin.fault((_EXTENDS,), reason)
 
 
-def _invalid(said: Node, error: ValidationError) -> ProfileError:
+def _invalid(said: Node, error: ValidationError, *, rooted: bool) -> ProfileError:
+    """Give the first fault; `rooted` says that a shipped profile is at the root, which says everything there is."""
     # A key that is not known first: the one it should be may be what another fault misses.
     first = min(error.errors(include_url=False), key=lambda each: each["type"] != "extra_forbidden")
     path = first["loc"]
@@ -183,6 +206,8 @@ def _invalid(said: Node, error: ValidationError) -> ProfileError:
         near = suggestion(str(path[-1]), known) or f": there are {', '.join(known)}"
         reason = f"there is no such key here{near}"
         return said.fault(path, reason, at_key=True)
+    if first["type"] == "missing" and not rooted and not any(isinstance(step, int) for step in path):
+        return said.fault(path, _ALONE)
     reason = _WORDS.get(
         first["type"], first["msg"].removeprefix("Value error, ").replace("Input should", "it should")
     )

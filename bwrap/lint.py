@@ -1,4 +1,4 @@
-"""What a reviewer should know of a profile: breaches of the floor, and what is allowed but may surprise."""
+"""What a reviewer should know of a profile: what it lacks to run, breaches of the floor, and what may surprise."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING
 
-from bwrap import floor, groups, seccomp
+from bwrap import floor, groups, needs, seccomp
 from bwrap.profile import OPTIONAL
 
 if TYPE_CHECKING:
@@ -17,12 +17,12 @@ if TYPE_CHECKING:
     from bwrap.profile import Profile
 
 _STARTS_WITH = 48 << 20
-_DESCRIPTORS = 8
 
 
 class Severity(StrEnum):
-    """A breach keeps a profile from running work for anyone; a warning does not."""
+    """With an error no run can start, with a breach of the floor none may; a warning keeps none from running."""
 
+    ERROR = "error"
     BREACH = "breach"
     WARNING = "warning"
 
@@ -37,8 +37,9 @@ class Remark:
 
 
 def lint(profile: Profile) -> list[Remark]:
-    """Give every breach of the floor, then the warnings."""
+    """Give the errors, then every breach of the floor, then the warnings; raises what `needs.missing` does."""
     return [
+        *(Remark(Severity.ERROR, lack.row.name, lack.fault) for lack in needs.missing(profile)),
         *(Remark(Severity.BREACH, breach.row.name, breach.fault) for breach in floor.breaches(profile)),
         *(Remark(Severity.WARNING, row, profile.fault(path, said)) for row, path, said in _warnings(profile)),
     ]
@@ -49,15 +50,9 @@ def _warnings(profile: Profile) -> Iterator[tuple[str, Path, str]]:
     if said.default != "ENOSYS":
         reason = f"{said.default} for an unknown call: libc looks for another way only when it is told ENOSYS"
         yield "default", ("syscalls", "default"), reason
-    if profile.limits.address_space < _STARTS_WITH:
+    if needs.LEAST["address_space"][0] <= profile.limits.address_space < _STARTS_WITH:
         reason = f"under {_STARTS_WITH >> 20}M an interpreter may not start: it limits addresses, not use"
         yield "address_space", ("limits", "address_space"), reason
-    if profile.limits.open_files < _DESCRIPTORS:
-        yield (
-            "open_files",
-            ("limits", "open_files"),
-            f"under {_DESCRIPTORS} an interpreter may not read its library",
-        )
     if not profile.namespaces.cgroup:
         yield "cgroup", ("namespaces", "cgroup"), "it would see the host's control groups"
     for index, _ in enumerate(profile.filesystem.tmpfs):

@@ -3,6 +3,9 @@
 Tables merge by key. Lists append, and `"!value"` takes an inherited value away. A list of tables is one table by a
 key of its rows: a row for the same call, group or path merges with the inherited one, and `"!call"` takes it away.
 The calls that are allowed are read in their order, with every removal kept: `"!call"` may mean one of a group's.
+
+What one profile says is bounded, so that no file of 64 KiB keeps its reader long: a list has at most 256 entries, and
+none of them twice.
 """
 
 from __future__ import annotations
@@ -18,6 +21,7 @@ if TYPE_CHECKING:
     from bwrap.errors import ProfileError
 
 REMOVES = "!"
+MOST_ENTRIES = 256
 
 ROWS: dict[Path, str] = {
     ("syscalls", "refuse"): "group",
@@ -27,6 +31,8 @@ ROWS: dict[Path, str] = {
 # What a removal here takes away, only who expands the groups can tell.
 _IN_ORDER = ("syscalls", "allow")
 _WHEN = ("syscalls", "when")
+_LONGEST_NAME = 64
+"""Characters. `difflib` takes time by the square of a word's length."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,9 +83,8 @@ class Node:
         node = self
         for depth, step in enumerate(path):
             inner = node.value
-            if isinstance(inner, list):
-                inner = dict(enumerate(inner))
-            if not isinstance(inner, dict) or step not in inner:
+            at_index = isinstance(inner, list) and isinstance(step, int) and step < len(inner)
+            if not (at_index or (isinstance(inner, dict) and step in inner)):
                 return node, path[depth:]
             node = inner[step]
         return node, ()
@@ -95,7 +100,7 @@ class Node:
 
 
 def read(profile: str, document: Document) -> Node:
-    """Give a document's values as a node, each with its origin."""
+    """Give a document's values as a node, each with its origin; raises `ProfileError` for a list beyond its bounds."""
     return _read(profile, document, document.values, ())
 
 
@@ -119,7 +124,8 @@ def dotted(path: Path) -> str:
 
 def suggestion(name: str, known: Iterable[str]) -> str:
     """Give `; did you mean …?` for what a misspelt name is nearest to, or nothing."""
-    near = difflib.get_close_matches(name, sorted(known), n=1, cutoff=0.7)
+    short = sorted(each for each in known if len(each) <= _LONGEST_NAME)
+    near = difflib.get_close_matches(name, short, n=1, cutoff=0.7) if len(name) <= _LONGEST_NAME else None
     return f"; did you mean {near[0]!r}?" if near else ""
 
 
@@ -127,6 +133,7 @@ def _read(profile: str, document: Document, value: Any, path: Path) -> Node:
     if isinstance(value, dict):
         inner: Any = {key: _read(profile, document, each, (*path, key)) for key, each in value.items()}
     elif isinstance(value, list):
+        _require_bounded(document, value, path)
         inner = [_read(profile, document, each, (*path, index)) for index, each in enumerate(value)]
     else:
         inner = value
@@ -134,27 +141,50 @@ def _read(profile: str, document: Document, value: Any, path: Path) -> Node:
     return Node(inner, Origin(profile, document, path, document.keys.get(path, span), span))
 
 
+def _require_bounded(document: Document, value: list[Any], path: Path) -> None:
+    """Refuse an entry past the last there may be, and a word that stands in the list already."""
+
+    def refuse(index: int, reason: str) -> ProfileError:
+        here = (*path, index)
+        return document.fault(document.spans.get(here) or document.whole, dotted(here), reason)
+
+    seen = set()
+    for index, each in enumerate(value):
+        if index == MOST_ENTRIES:
+            raise refuse(index, f"a list has at most {MOST_ENTRIES} entries")
+        # By its type as well, see `_name`.
+        word = None if isinstance(each, dict | list) else (type(each), each)
+        if word is not None and word in seen:
+            raise refuse(index, f"{each!r} stands in this list already")
+        seen.add(word)
+
+
 def _appended(inherited: list[Node], added: list[Node], path: Path) -> list[Node]:
-    result = list(inherited)
+    result: dict[object, Node] = {}
+    for node in inherited:
+        result[_key(node, path)] = node
     for index, node in enumerate(added):
         here = (*path, index)
         removal = isinstance(node.value, str) and node.value.startswith(REMOVES)
-        name = node.value[1:] if removal else _name(node, path)
-        at = next(
-            (i for i, each in enumerate(result) if name is not None and _name(each, path) == name), None
-        )
-        if path == _IN_ORDER or (at is None and not removal):
-            result.append(merge(Node(None, node.origin), node, here))
-        elif at is None:
-            known = [f"{REMOVES}{_name(each, path)}" for each in result]
+        name = node.value[1:] if removal else _key(node, path)
+        if path == _IN_ORDER or (name not in result and not removal):
+            result[_key(node, path)] = merge(Node(None, node.origin), node, here)
+        elif name not in result:
+            known = [f"{REMOVES}{_name(each, path)}" for each in result.values()]
             reason = f"{node.value!r} removes what is not inherited{suggestion(node.value, known)}"
             raise node.origin.fault(here, reason)
         elif removal:
-            del result[at]
+            del result[name]
         elif isinstance(node.value, dict):
-            _require_mergeable(result[at], node, path, here)
-            result[at] = merge(result[at], node, here)
-    return result
+            _require_mergeable(result[name], node, path, here)
+            result[name] = merge(result[name], node, here)
+    return list(result.values())
+
+
+def _key(node: Node, path: Path) -> object:
+    """Give what an entry of a list is found by: its name, or something that is like no other."""
+    name = None if path == _IN_ORDER else _name(node, path)
+    return object() if name is None else name
 
 
 def _require_mergeable(one: Node, other: Node, path: Path, here: Path) -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from bwrap.errors import ProfileError
     from bwrap.host import Python
     from bwrap.profile import Profile
+    from bwrap.sources import Source
 
 IMAGE = "/spl-worker.pyc"
 """Where the sealed program stands."""
@@ -47,12 +48,23 @@ class Kind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Mount:
-    """One thing in the sandbox's view: `source` is a host path (a link's text for a symlink), `size` in bytes."""
+    """One thing in the sandbox's view.
+
+    `source` is a host path with every link followed (a link's text for a symlink), `size` in bytes. What of the host
+    is shown was `examined`.
+    """
 
     kind: Kind
     target: str
     source: str = ""
     size: int = 0
+    # By whichever of its names it is shown, it is one thing.
+    examined: Source | None = field(default=None, compare=False)
+
+    @classmethod
+    def of(cls, kind: Kind, target: str, examined: Source) -> Mount:
+        """Show at a place what a path of the host leads to."""
+        return cls(kind, target, examined.real, examined=examined)
 
     @property
     def of_host(self) -> bool:
@@ -103,8 +115,7 @@ def mounts(profile: Profile, python: Python, places: Places) -> Mounts:
         elif text.startswith(OPTIONAL) and not os.path.exists(path):
             absent.append(path)
         else:
-            sources.require(path, places.home)
-            said += [_Said(mount, word) for mount in _shown([path])]
+            said += [_Said(mount, word) for mount in _shown([sources.require(path, places.home)])]
     for index, text in enumerate(files.empty):
         word = ("filesystem", "empty", index)
         path = _path(profile, word, text, {"@home": places.home, "@scratch": _SCRATCH})
@@ -118,7 +129,7 @@ def mounts(profile: Profile, python: Python, places: Places) -> Mounts:
         path = _path(profile, word, text, {"@worker_socket": places.worker_socket})
         sources.require_socket(path)
         inside = places.socket_inside if text == "@worker_socket" else path
-        said.append(_Said(Mount(Kind.SOCKET, inside, path), word))
+        said.append(_Said(Mount.of(Kind.SOCKET, inside, sources.examine(path)), word))
     return Mounts(_arranged(profile, places, said), tuple(sorted(absent)))
 
 
@@ -135,19 +146,19 @@ def _interpreter(python: Python, home: str) -> Iterator[Mount]:
     for path in paths:
         sources.require_there(path)
         sources.require_apart(path, home)
-    yield from _shown(paths)
+    yield from _shown(map(sources.examine, paths))
     # An interpreter may name its shared objects relative to itself (`$ORIGIN`, ld.so(8)), which the linker resolves
     # through /proc/self/exe: in a sandbox without /proc it finds them in its default folders only.
     for path in python.objects:
         if not os.path.dirname(_settled(path)).startswith(_LINKER_FOLDERS):
-            yield Mount(Kind.READ_ONLY, f"/usr/lib/{os.path.basename(path)}", path)
+            yield Mount.of(Kind.READ_ONLY, f"/usr/lib/{os.path.basename(path)}", sources.examine(path))
 
 
-def _shown(paths: Iterable[str]) -> Iterator[Mount]:
+def _shown(examined: Iterable[Source]) -> Iterator[Mount]:
     """Give read-only mounts of host paths, and the links at the root (merged /usr: /lib -> usr/lib) they go through."""
-    for path in paths:
-        yield Mount(Kind.READ_ONLY, _settled(path), path)
-        top = "/" + path.split("/", 2)[1]
+    for source in examined:
+        yield Mount.of(Kind.READ_ONLY, _settled(source.named), source)
+        top = "/" + source.named.split("/", 2)[1]
         if os.path.islink(top):
             yield Mount(Kind.SYMLINK, top, os.readlink(top))
 
@@ -190,9 +201,14 @@ def _fault(profile: Profile, places: Places, said: _Said, above: _Said | None) -
         return profile.fault(said.word, "nothing but the worker socket may stand in the home")
     if mount.target == places.home and mount.kind is not Kind.EMPTY:
         return profile.fault(said.word, "where the home is, nothing but an empty folder may stand")
-    if above is None or above.mount.kind in (Kind.EMPTY, Kind.TMPFS):
+    if above is None:
         return None
     where = f"beneath {above.mount.target!r}"
+    if mount.kind is Kind.READ_ONLY and above.mount.kind is Kind.TMPFS:
+        # Landlock lets it write in that and all beneath it: what the host mounts there later would be writable.
+        return profile.fault(said.word, f"{where}, which it can write in, nothing of the host can be shown")
+    if above.mount.kind in (Kind.EMPTY, Kind.TMPFS):
+        return None
     if above.mount.kind is Kind.SYMLINK:
         return profile.fault(said.word, f"{where}, a link: name where it leads to")
     if above.mount.kind is not Kind.READ_ONLY:

@@ -34,7 +34,7 @@ _PER_FILE = 1 << 10
 class Plan:
     """A profile resolved on a host: all that `arguments`, `launch` and `layers` need.
 
-    `absent` are the optional sources that were not there when the plan was made; what comes later is not shown.
+    `absent` are the optional sources that were not there when the plan was made; what comes later is in the next plan.
     """
 
     profile: str
@@ -78,12 +78,23 @@ class Plan:
         """Give the mounts of one kind, parents before children."""
         return (mount for mount in self.mounts if mount.kind is kind)
 
+    @property
+    def shown(self) -> Iterator[tuple[Mount, sources.Source]]:
+        """What of the host is shown, each with what was examined for it."""
+        return ((mount, mount.examined) for mount in self.mounts if mount.examined is not None)
+
+    def is_current(self) -> bool:
+        """Say whether what it shows is what was examined, and what was absent still is; else it is to be made anew."""
+        return all(source.unchanged for _, source in self.shown) and not any(map(os.path.exists, self.absent))
+
     def require_sources(self) -> None:
-        """Make sure, right before a start, that what is to be shown is still there; raises `LayerError`."""
-        for mount in self.find(Kind.READ_ONLY):
-            sources.require_there(mount.source)
-        for mount in self.find(Kind.SOCKET):
-            sources.require_socket(mount.source)
+        """Make sure, right before a start, that what is to be shown is what was examined; raises `LayerError`."""
+        for mount, source in self.shown:
+            if mount.kind is Kind.SOCKET:
+                sources.require_socket(source.named)
+            else:
+                sources.require_there(source.named)
+            sources.require_unchanged(source)
 
     def _most_processes(self) -> int:
         """Give how many processes the filter and the limit allow; threads share one address space (clone(2))."""
@@ -110,6 +121,9 @@ def resolve(profile: Profile, host: Host, places: Places) -> Plan:
     """
     rules = groups.rules(profile, seccomp.architecture())
     found, absent = mounts(profile, host.python, places)
+    for mount in found:
+        if mount.examined is not None and mount.kind is Kind.READ_ONLY:
+            sources.require_reachable(mount.examined, host.shape)
     return Plan(
         profile=profile.name,
         profile_digest=profile.digest,

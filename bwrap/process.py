@@ -84,7 +84,7 @@ class Process:
 
     def numbers(self, folder: str) -> list[str]:
         """List what is called by a number in a folder as the process sees it, such as the processes of its /proc."""
-        return sorted(filter(str.isdecimal, os.listdir(f"/proc/{self.pid}/root{folder}")), key=int)
+        return sorted(filter(str.isdecimal, os.listdir(self.inside(folder))), key=int)
 
     def limits(self) -> dict[str, int]:
         """Give what the plan sets, by the names of getrlimit(2)."""
@@ -101,9 +101,13 @@ class Process:
         """Read its mount table."""
         return mount_points(self.read("mountinfo"))
 
+    def inside(self, path: str) -> str:
+        """Give the path by which the daemon reaches what the process sees at a path."""
+        return f"/proc/{self.pid}/root{path}"
+
     def files(self, folder: str) -> Iterator[str]:
         """Walk a folder as the process sees it and give every file that is not a folder."""
-        root = f"/proc/{self.pid}/root"
+        root = self.inside("")
 
         def fail(error: OSError) -> None:
             raise error

@@ -147,7 +147,7 @@ class Refusal(_Table):
     """A group of calls refused by name."""
 
     group: str = Field(description="`@` and the group's name")
-    errno: Errno = Field(description="what each call of it answers")
+    errno: Errno = Field(description="what each call of it answers: the name of an errno, see errno(3)")
 
 
 class When(_Table):
@@ -159,16 +159,15 @@ class When(_Table):
     call: str = Field(description="the system call's name")
     argument: Annotated[int, Field(ge=0, le=5)] = Field(description="which argument, counted from 0")
     equals: list[Value] | None = Field(default=None, description="the values that allow the call")
-    has: Value | None = Field(default=None, description="the bits that must all be set")
+    has: Value | None = Field(default=None, description="one value: all the bits of it must be set")
 
 
 class Syscalls(_Table):
-    """The system-call filter: an allow list, what is refused on purpose, and conditions on arguments.
+    """The system-call filter: an allow list, what is refused on purpose, and conditions on arguments."""
 
-    A call named by itself goes before the groups, and what a profile says of a call before what it inherits.
-    """
-
-    default: Errno = Field(description="what a call answers that nothing here names")
+    default: Errno = Field(
+        description="what a call answers that nothing here names: the name of an errno, see errno(3)"
+    )
     allow: list[str] = Field(
         description="calls and `@groups`; `!call` takes one out of a group named before it"
     )
@@ -186,11 +185,15 @@ class Profile(_Table):
     limits: Limits
     syscalls: Syscalls
     _said: Node = PrivateAttr()
+    _chosen: dict[str, dict[str, groups.Word]] = PrivateAttr(default_factory=dict)
     _chain: tuple[str, ...] = PrivateAttr(default=())
 
     @property
     def digest(self) -> str:
-        """SHA-256 of what it means, on every architecture: two profiles that mean the same have the same."""
+        """SHA-256 of what it means, on every architecture: other words, units or order for the same change nothing.
+
+        A token is not what it comes to on a host: `@scratch` and `/tmp` have two digests.
+        """
         said = self.model_dump(exclude={"name", "description", "syscalls"})
         files = {
             key: sorted(map(_written, value)) for key, value in said["filesystem"].items() if key != "proc"
@@ -207,6 +210,16 @@ class Profile(_Table):
     def came_from(self, said: Node, chain: tuple[str, ...]) -> None:
         """Take in where the values were said; only who merged them knows."""
         self._said, self._chain = said, chain
+
+    def chosen(self, arch: str) -> dict[str, groups.Word]:
+        """Give the word that counts for each call on an architecture, found once; raises `ProfileError`."""
+        if arch not in self._chosen:
+            self._chosen[arch] = groups.chosen(self, arch)
+        return self._chosen[arch]
+
+    def written(self, path: tuple[str | int, ...]) -> object:
+        """Give the value at a path as it was written: `512M` rather than bytes."""
+        return self._said.nearest(path).plain()
 
     def origin(self, path: tuple[str | int, ...]) -> Origin:
         """Give where the value at a path was said; of the nearest table above it when nobody said that one."""

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING
 
 from bwrap import findings, layers
 from bwrap.errors import LayerError
+from bwrap.host import file_digest
+from bwrap.mounts import IMAGE
 from bwrap.text import printable
 
 if TYPE_CHECKING:
@@ -75,7 +77,8 @@ class Receipt:
 def confirm(process: Process, answer: bytes, nonce: str, image_digest: str) -> tuple[Confirmed, ...]:
     """Hold a process's `ready` line and what is seen from outside against every layer its plan claims.
 
-    Raises `LayerError` for the first layer that is not as claimed.
+    Raises `LayerError` for the first layer that is not as claimed, and of the layer `image` when the program, as it
+    stands before the process, is not the sealed one.
     """
     results = _results(answer, nonce, image_digest)
     confirmed: list[Confirmed] = []
@@ -83,6 +86,7 @@ def confirm(process: Process, answer: bytes, nonce: str, image_digest: str) -> t
         seen = findings.judge(process, layer, results)
         _require(layer, seen)
         confirmed.append(Confirmed(layer.name, layer.claim, tuple(seen)))
+    _require_image(process, image_digest)
     return tuple(confirmed)
 
 
@@ -106,6 +110,25 @@ def _require(layer: findings.Layer, seen: list[findings.Finding]) -> None:
             )
 
 
+def _require_image(process: Process, image_digest: str) -> None:
+    """Look at the program from outside: what an attempt gave is the word of whatever program made it."""
+    try:
+        digest = file_digest(process.inside(IMAGE))
+    except OSError as error:
+        digest = error.strerror or str(error)
+    if digest != image_digest:
+        raise _another_program(image_digest, digest)
+
+
+def _another_program(image_digest: str, observed: str) -> LayerError:
+    return LayerError(
+        "image",
+        expected=f"the sealed program {image_digest}",
+        observed=observed,
+        remedy="report this: another program was started",
+    )
+
+
 def _results(answer: bytes, nonce: str, image_digest: str) -> dict[str, object]:
     try:
         said = json.loads(answer)
@@ -120,10 +143,5 @@ def _results(answer: bytes, nonce: str, image_digest: str) -> dict[str, object]:
             remedy="report this: another program answered",
         )
     if digest != image_digest:
-        raise LayerError(
-            "image",
-            expected=f"the sealed program {image_digest}",
-            observed=str(digest),
-            remedy="report this: another program was started",
-        )
+        raise _another_program(image_digest, str(digest))
     return results

@@ -14,12 +14,15 @@ from collections import Counter
 from typing import TYPE_CHECKING, NamedTuple
 
 from bwrap import seccomp
-from bwrap.text import printable
+from bwrap.host import Shape
+from bwrap.mounts import Kind
+from bwrap.text import printable, sized
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from bwrap.seccomp import Filter
+    from bwrap.plan import Plan
+    from bwrap.profile import Limits
 
 _MOST = 200
 """Different refusals that are kept: what is named may be the command's own invention."""
@@ -36,9 +39,23 @@ _ESCAPE = re.compile(rb"\\([0-7]{1,3}|x[0-9a-f]{2}|.)", re.DOTALL)
 _LETTERS = {b"n": b"\n", b"t": b"\t", b"r": b"\r", b"v": b"\v", b"f": b"\f"}
 
 _NETWORK = {"ENETUNREACH", "EHOSTUNREACH", "ENETDOWN", "EADDRNOTAVAIL"}
-_LIMITS = {"ENOMEM", "EMFILE", "EFBIG"}
-_LIMIT_SIGNALS = {"SIGXCPU", "SIGXFSZ"}
-_NEW_TASK = {"clone", "clone3", "fork", "vfork"}
+# The key of [limits] that an errno or a signal comes from; None where any call can meet it.
+_LIMITS: dict[str, tuple[str, set[str] | None]] = {
+    "ENOMEM": ("address_space", {"mmap", "mremap", "mprotect"}),
+    "EMFILE": ("open_files", None),
+    "EFBIG": ("file_size", None),
+    "EAGAIN": ("processes", {"clone", "clone3", "fork", "vfork"}),
+}
+_LIMIT_SIGNALS = {"SIGXCPU": ("processor time", "cpu_time"), "SIGXFSZ": ("the size of a file", "file_size")}
+_SIZES = {"address_space", "file_size"}
+_EXECUTES = {"execve", "execveat"}
+
+_HOST_HAS = ", which the host has"
+# What the linker and libc look for in nearly every program, and do without.
+_USUAL = re.compile(
+    r"(/etc/ld\.so\.(?:cache|preload)|/etc/nsswitch\.conf|/usr/(?:lib|share)/locale/.*|/usr/lib/.*/gconv-modules\.cache)"
+    + _HOST_HAS
+)
 
 
 class Refused(NamedTuple):
@@ -49,6 +66,18 @@ class Refused(NamedTuple):
     answer: str
     times: int
 
+    @property
+    def usual(self) -> str | None:
+        """The file, where it is one that nearly every program looks for and does without."""
+        found = _USUAL.fullmatch(self.what)
+        return None if found is None else found[1]
+
+    @property
+    def order(self) -> tuple[object, ...]:
+        """What to tell first: what was refused on purpose, and last what is missed by nearly every program."""
+        on_purpose = self.answer == "EPERM" or " with argument " in self.what
+        return (self.usual is not None, not on_purpose, self.layer, -self.times, self.what)
+
 
 class Refusals:
     """Reads a trace line by line, from the moment the command is executed.
@@ -57,8 +86,9 @@ class Refusals:
     the program. Where env itself is refused, that is the first refusal.
     """
 
-    def __init__(self, filter_: Filter, command: Sequence[str]) -> None:
-        self._rules, self._arch = filter_.rules, filter_.arch
+    def __init__(self, plan: Plan, command: Sequence[str]) -> None:
+        self._plan = plan
+        self._rules, self._arch = plan.filter.rules, plan.filter.arch
         self._launcher, self._program = os.fsencode(command[0]), os.fsencode(command[3])
         self._seen: Counter[tuple[str, str, str]] = Counter()
         self.begun = False
@@ -76,9 +106,8 @@ class Refusals:
                 self._failed(name, given, answer)
 
     def found(self) -> list[Refused]:
-        """Give what was refused so far, by layer, the most frequent first."""
-        rows = [Refused(*key, times) for key, times in self._seen.items()]
-        return sorted(rows, key=lambda row: (row.layer, -row.times, row.what))
+        """Give what was refused so far: what was refused on purpose first, what nearly every program misses last."""
+        return sorted((Refused(*key, times) for key, times in self._seen.items()), key=lambda row: row.order)
 
     def _signalled(self, name: str) -> None:
         if not self.begun:
@@ -86,7 +115,8 @@ class Refusals:
         if name == "SIGSYS":
             self._note("syscalls", "a call of another architecture", "SIGSYS")
         elif name in _LIMIT_SIGNALS:
-            self._note("limits", "processor time" if name == "SIGXCPU" else "the size of a file", name)
+            what, key = _LIMIT_SIGNALS[name]
+            self._note("limits", limited(self._plan.limits, what, key), name)
 
     def _failed(self, name: str, given: list[str], answer: str) -> None:
         path = next((found for each in given if (found := _path(each)) is not None), None)
@@ -96,17 +126,35 @@ class Refusals:
         elif answer == "EROFS":
             self._note("mounts", f"to change {shown}", answer)
         elif answer == "ENOENT" and path is not None and path.startswith(b"/") and os.path.lexists(path):
-            self._note("mounts", f"{shown}, which the host has", answer)
+            # Of what is shown, execve says so of the interpreter that its first line or its header names.
+            if name != "execve" or not self._is_shown(path):
+                self._note("mounts", f"{shown}{_HOST_HAS}", answer)
+        elif answer == "EACCES" and path is not None and self._is_the_uids(name, path):
+            self._note("separate_user", f"{shown}, which is closed to the command's own uid", answer)
         elif answer in _NETWORK:
             self._note("network", name, answer)
-        elif answer in _LIMITS or (answer == "EAGAIN" and name in _NEW_TASK):
-            self._note("limits", name, answer)
+        elif answer in _LIMITS:
+            key, calls = _LIMITS[answer]
+            if calls is None or name in calls:
+                self._note("limits", limited(self._plan.limits, name, key), answer)
 
     def _note(self, layer: str, what: str, answer: str) -> None:
         key = (layer, what, answer)
         if key not in self._seen and len(self._seen) >= _MOST:
             key = (layer, "and more that is not listed", answer)
         self._seen[key] += 1
+
+    def _is_the_uids(self, name: str, path: bytes) -> bool:
+        """Whether a file that the host shows is refused to the command's uid, and would not be to this process's."""
+        return (
+            self._plan.host.shape is Shape.HOSTED
+            and self._is_shown(path)
+            and os.access(path, os.X_OK if name in _EXECUTES else os.R_OK)
+        )
+
+    def _is_shown(self, path: bytes) -> bool:
+        targets = (os.fsencode(each.target) for each in self._plan.find(Kind.READ_ONLY))
+        return any(path == target or path.startswith(target + b"/") for target in targets)
 
     def _filtered(self, name: str, given: list[str], answer: str) -> bool:
         """Whether it was the filter that answered: it did when the rules mean this answer, for it comes first."""
@@ -137,6 +185,13 @@ class Refusals:
         if condition is None:
             return call or name
         return f"{call} with argument {condition.argument} {printable(_symbol(given[condition.argument]))}"
+
+
+def limited(limits: Limits, what: str, key: str) -> str:
+    """Say what a limit refuses, with the limit as the profile names and writes it."""
+    value = getattr(limits, key)
+    said = f"{value}s" if key == "cpu_time" else sized(value) if key in _SIZES else str(value)
+    return f"{what}, where {key} is {said}"
 
 
 def _read(line: str) -> tuple[str, list[str], str | None] | None:

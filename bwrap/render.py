@@ -11,8 +11,10 @@ from typing import TYPE_CHECKING, Any
 
 from bwrap import arguments, floor, groups
 from bwrap.errors import ProfileError
+from bwrap.lint import Severity, lint
 from bwrap.merge import dotted
 from bwrap.process import resource_limits
+from bwrap.text import sized
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -25,23 +27,29 @@ if TYPE_CHECKING:
 
 _WORD = 0xFFFFFFFF
 _SIZES, _DURATIONS = {"address_space", "file_size", "size"}, {"cpu_time"}
-_UNITS = {"G": 1 << 30, "M": 1 << 20, "K": 1 << 10}
 
 
 def listed(library: Library) -> list[dict[str, Any]]:
     """Give every profile by name: shipped or own, what it is for, what it extends; one that cannot be used, why.
 
+    `floor` is `ok` or `below`. A file of the user's that bears a shipped name is a row of its own, with its error.
     Raises `ProfileError` when the folder of the user's own cannot be read.
     """
-    shipped = library.shipped()
-    names = [*shipped, *(name for name in library.own() if name not in shipped)]
-    return [_listed(library, name, "shipped" if name in shipped else "own") for name in names]
+    shipped, strays = library.shipped(), library.strays()
+    return [
+        *(_listed(library, name, "shipped") for name in shipped),
+        *(
+            _unusable(name, "own", strays[name]) if name in strays else _listed(library, name, "own")
+            for name in sorted({*library.own(), *strays})
+        ),
+    ]
 
 
 def described(profile: Profile, plan: Plan | None = None) -> dict[str, Any]:
     """Give a resolved profile as a document, sizes in bytes and durations in seconds.
 
-    `extends` begins with its parent. With its plan on this host, what `rendered` gives stands in it too.
+    `extends` begins with its parent, and `remarks` is what `lint` says of it beside the breaches. With its plan on
+    this host, what `rendered` gives stands in it too.
     """
     breaches = floor.breaches(profile)
     document = {
@@ -66,6 +74,11 @@ def described(profile: Profile, plan: Plan | None = None) -> dict[str, Any]:
                 {"row": each.row.name, "layer": each.row.layer, **each.fault.wire()} for each in breaches
             ],
         },
+        "remarks": [
+            {"severity": str(each.severity), "row": each.row, **each.fault.wire()}
+            for each in lint(profile)
+            if each.severity is not Severity.BREACH
+        ],
     }
     return document if plan is None else {**document, **rendered(profile, plan)}
 
@@ -105,12 +118,7 @@ def written(profile: Profile, path: Path, said: object) -> object:
         return said
     if path[-1] in _DURATIONS:
         return f"{value}s"
-    if path[-1] in _SIZES:
-        unit, factor = next(
-            ((unit, factor) for unit, factor in _UNITS.items() if value % factor == 0), ("", 1)
-        )
-        return f"{value // factor}{unit}"
-    return said
+    return sized(value) if path[-1] in _SIZES else said
 
 
 def option_lines(options: Iterable[str]) -> list[str]:
@@ -142,23 +150,32 @@ def filter_lines(profile: Profile, filter_: Filter) -> list[str]:
 
 
 def _listed(library: Library, name: str, source: str) -> dict[str, Any]:
-    row: dict[str, Any] = {"object": "profile", "name": name, "source": source}
     try:
         profile = library.load(name)
     except ProfileError as error:
-        return {
-            **row,
-            "description": None,
-            "extends": [],
-            "digest": None,
-            "error": {"message": str(error), **error.wire()},
-        }
+        return _unusable(name, source, error)
     return {
-        **row,
+        "object": "profile",
+        "name": name,
+        "source": source,
         "description": profile.description,
         "extends": _extended(profile),
         "digest": profile.digest,
+        "floor": "below" if floor.breaches(profile) else "ok",
         "error": None,
+    }
+
+
+def _unusable(name: str, source: str, error: ProfileError) -> dict[str, Any]:
+    return {
+        "object": "profile",
+        "name": name,
+        "source": source,
+        "description": None,
+        "extends": [],
+        "digest": None,
+        "floor": None,
+        "error": {"message": str(error), **error.wire()},
     }
 
 

@@ -24,7 +24,7 @@ from bwrap.bpf import Instruction
 from bwrap.errors import ConfinementError
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator, Mapping
+    from collections.abc import Collection, Iterator, Mapping, Sequence
     from types import ModuleType
 
 # Of linux/seccomp.h and linux/audit.h.
@@ -146,13 +146,7 @@ def compile_filter(rules: Rules, arch: str | None = None) -> Filter:
     _refuse_bent(rules)
     numbers = {call: number(call, arch) for call in (*rules.allow, *rules.refuse, *rules.when)}
     ours = {call: at for call, at in numbers.items() if _known(call, arch) is None}
-    for call in sorted(ours):
-        if call in rules.when:
-            raise FilterError(
-                f"the condition on {call!r} cannot be compiled, since this machine's libseccomp does not know "
-                "the call: allow or refuse it whole, or install a newer libseccomp"
-            )
-    program = _answers(arch, {at: meaning(rules, call) for call, at in ours.items()})
+    program = _answers(arch, {at: _answer(rules, call) for call, at in ours.items()})
     program += _compiled(rules, arch, except_for=ours)
     check(program, rules, arch)
     return Filter(program, hashlib.sha256(program).hexdigest(), rules, arch)
@@ -227,18 +221,36 @@ def complement(condition: Condition) -> Iterator[tuple[int, int]]:
             pending.append((mask | bit, value | chosen, alive, rest))
 
 
-def _answers(arch: str, actions: Mapping[int, int]) -> bytes:
-    """Give instructions that answer some calls by number and let all else go on to what follows.
+def _answer(rules: Rules, call: str) -> list[Instruction]:
+    """Give instructions that answer one call, its condition compared as `Condition.holds` does."""
+    if call not in rules.when:
+        return [Instruction(bpf.RET_K, 0, 0, meaning(rules, call))]
+    condition = rules.when[call]
+    tests = [
+        each
+        for mask, value in condition.alternatives
+        for each in (
+            Instruction(bpf.LD_ABS, 0, 0, bpf.ARGUMENTS + 8 * condition.argument),
+            Instruction(bpf.AND, 0, 0, mask),
+            Instruction(bpf.JEQ, 0, 1, value),
+            Instruction(bpf.RET_K, 0, 0, ALLOW),
+        )
+    ]
+    return [*tests, Instruction(bpf.RET_K, 0, 0, _errno(condition.errno))]
+
+
+def _answers(arch: str, answers: Mapping[int, Sequence[Instruction]]) -> bytes:
+    """Give instructions that answer some calls by number, each with its own, and let all else go on to what follows.
 
     Jumps are relative, so that what follows need not know. The architecture comes first: a number means another
     call elsewhere. x32 needs no look, since its numbers have a bit that none here has.
     """
-    if not actions:
+    if not answers:
         return b""
     numbered = [
         each
-        for at, action in sorted(actions.items())
-        for each in (Instruction(bpf.JEQ, 0, 1, at), Instruction(bpf.RET_K, 0, 0, action))
+        for at, answer in sorted(answers.items())
+        for each in (Instruction(bpf.JEQ, 1, 0, at), Instruction(bpf.JA, 0, 0, len(answer)), *answer)
     ]
     return bpf.dump(
         [
@@ -280,7 +292,7 @@ def _compiled(rules: Rules, arch: str, except_for: Collection[str]) -> bytes:
         add(ALLOW, call)
     for call, code in sorted(rules.refuse.items()):
         add(_errno(code), call)
-    for call, condition in sorted(rules.when.items()):
+    for call, condition in sorted((call, row) for call, row in rules.when.items() if call not in except_for):
         for mask, value in condition.alternatives:
             add(ALLOW, call, library.Arg(condition.argument, library.MASKED_EQ, mask, value))
         for mask, value in complement(condition):

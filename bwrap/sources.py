@@ -1,15 +1,21 @@
 """What of the host may be shown to a confined process: the half of a profile's floor that only the host can answer.
 
 A read-only mount stops writing, not connect(2): a socket that is shown can be talked to, whoever listens. So a source
-is a file, or a folder that was looked through, and nothing of the instance's home.
+is a file, or a folder that was looked through, and nothing of the instance's home. What a path leads to can be another
+thing tomorrow: so each source is known by device and inode (inode(7)) from the moment it was examined.
 """
 
 from __future__ import annotations
 
 import os
 import stat
+from contextlib import suppress
+from pathlib import Path
+from typing import NamedTuple
 
+from bwrap import host as hosts
 from bwrap.errors import LayerError
+from bwrap.host import Shape
 from bwrap.process import MountPoint, mount_points
 
 HOST_FOLDERS = ("/proc", "/sys", "/dev", "/run")
@@ -19,14 +25,83 @@ _MOST_ENTRIES = 100_000
 """Entries of a folder that are looked at, some 3 µs each; one that holds more is refused."""
 
 
-def require(path: str, home: str) -> None:
-    """Refuse a path that a profile may not show; `home` is the instance's.
+class Identity(NamedTuple):
+    """A file or folder, whatever its name: no two that are there at once have the same (inode(7))."""
+
+    device: int
+    inode: int
+
+
+class Source(NamedTuple):
+    """A path as it is asked for, what it led to when it was examined, and which file or folder that was."""
+
+    named: str
+    real: str
+    identity: Identity
+
+    @property
+    def unchanged(self) -> bool:
+        """Whether the path still leads to that place, and that file or folder is still there."""
+        try:
+            return os.path.realpath(self.named) == self.real and identity(self.real) == self.identity
+        except OSError:
+            return False
+
+
+def examine(path: str) -> Source:
+    """Note what a path leads to now; raises `LayerError` when there is nothing."""
+    real = os.path.realpath(path)
+    found = _status(path)
+    return Source(path, real, Identity(found.st_dev, found.st_ino))
+
+
+def identity(path: str) -> Identity:
+    """Tell which file or folder stands at a path, without following a link there; raises `OSError`."""
+    found = os.stat(path, follow_symlinks=False)
+    return Identity(found.st_dev, found.st_ino)
+
+
+def require_unchanged(source: Source) -> None:
+    """Refuse a source that is not the one that was examined; raises `LayerError`. Cheap: done before each start."""
+    if not source.unchanged:
+        raise LayerError(
+            "mounts",
+            expected=f"{source.named!r} to be the file or folder that was looked at",
+            observed="another",
+            remedy="start again: it is looked at anew",
+        )
+
+
+def require_reachable(source: Source, shape: Shape) -> None:
+    """Refuse what a worker could not read: bubblewrap, which runs as the worker's uid, could not even show it.
+
+    Raises `LayerError`.
+    """
+    folder = os.path.isdir(source.real)
+    if shape is Shape.HOSTED:
+        needed = stat.S_IROTH | (stat.S_IXOTH if folder else 0)
+        try:
+            hosts.require_reachable(repr(source.named), source.real, shape, needed=needed)
+        except LayerError as error:
+            raise LayerError(
+                error.layer,
+                expected=error.expected,
+                observed=error.observed,
+                remedy="open it to others, or take it out of the profile",
+            ) from None
+    elif not os.access(source.real, os.R_OK | (os.X_OK if folder else 0), effective_ids=True):
+        raise _closed(source.named, "it is closed to this user")
+
+
+def require(path: str, home: str) -> Source:
+    """Refuse a path that a profile may not show, else say what it leads to; `home` is the instance's.
 
     Raises `LayerError` of the layer that it would break: `home`, or `mounts`.
     """
     require_there(path)
     require_apart(path, home)
-    real = os.path.realpath(path)
+    source = examine(path)
+    real = source.real
     holder, beneath = _file_systems(real)
     if holder.type == "proc":
         raise _refusal(
@@ -39,7 +114,8 @@ def require(path: str, home: str) -> None:
     if folder := next((each for each in HOST_FOLDERS if within(real, each)), None):
         raise _refusal(path, f"a file or folder that is not of {folder}", f"it leads to {real}")
     if os.path.isdir(real):
-        _look_through(real)
+        _look_through(real, home)
+    return source
 
 
 def require_there(path: str) -> None:
@@ -56,21 +132,49 @@ def require_socket(path: str) -> None:
 
 
 def require_apart(path: str, home: str) -> None:
-    """Refuse a path that holds the instance's home or lies in it, by its name or by where links lead."""
+    """Refuse a path that holds the instance's home or lies in it: by its name, by where links lead, or by what it is.
+
+    A bind mount shows the same folder under a name that says nothing, and a second name (link(2)) the same file.
+    Raises `LayerError`.
+    """
     for one in (path, os.path.realpath(path)):
         for other in (home, os.path.realpath(home)):
             if within(one, other) or within(other, one):
-                raise LayerError(
-                    "home",
-                    expected=f"{path!r} to be apart from the instance's home",
-                    observed="it lies in it" if within(one, other) else "it holds it",
-                    remedy="take it out of the profile, or name what is needed beside the home",
-                )
+                raise _of_the_home(path, "it lies in it" if within(one, other) else "it holds it")
+    real, own = os.path.realpath(path), _identities(home)
+    for one in (real, *map(str, Path(real).parents)):
+        if identity(one) in own:
+            raise _of_the_home(path, "it lies in it, under another name")
+
+
+def _identities(home: str) -> frozenset[Identity]:
+    """Tell what the home and all beneath it are; none while there is no home."""
+    found: set[Identity] = set()
+    for folder, _, names in os.walk(home):
+        for one in (folder, *(os.path.join(folder, name) for name in names)):
+            with suppress(FileNotFoundError):
+                found.add(identity(one))
+    return frozenset(found)
+
+
+def _of_the_home(path: str, observed: str) -> LayerError:
+    return LayerError(
+        "home",
+        expected=f"{path!r} to be apart from the instance's home",
+        observed=observed,
+        remedy="take it out of the profile, or name what is needed beside the home",
+    )
 
 
 def _mode(path: str) -> int:
+    return _status(path).st_mode
+
+
+def _status(path: str) -> os.stat_result:
     try:
-        return os.stat(path).st_mode
+        return os.stat(path)
+    except PermissionError:
+        raise _closed(path, "it lies in a folder that is closed to this user") from None
     except OSError as error:
         raise LayerError(
             "mounts",
@@ -97,21 +201,32 @@ def _file_systems(real: str) -> tuple[MountPoint, list[str]]:
     return holder, sorted(each.target for each in found if each.target != real and within(each.target, real))
 
 
-def _look_through(folder: str) -> None:
-    """Look for what is neither file, folder nor link; links are not followed, they lead to what is shown or nowhere."""
+def _look_through(folder: str, home: str) -> None:
+    """Look for what is neither file, folder nor link, and for what is the home's under another name.
+
+    Links are not followed, they lead to what is shown or nowhere.
+    """
+    own = _identities(home)
+    inodes = {each.inode for each in own}
     pending, left = [folder], _MOST_ENTRIES
     while pending:
         try:
             with os.scandir(pending.pop()) as entries:
                 for entry in entries:
                     left -= 1
-                    if entry.is_dir(follow_symlinks=False):
+                    is_folder = entry.is_dir(follow_symlinks=False)
+                    # A file's number stands in its folder: of a hundred thousand few need to be asked for their device.
+                    if (is_folder or entry.inode() in inodes) and identity(entry.path) in own:
+                        raise _of_the_home(folder, f"it holds some of it, under another name: {entry.path}")
+                    if is_folder:
                         pending.append(entry.path)
                     elif not (entry.is_symlink() or entry.is_file(follow_symlinks=False)):
                         kind = _kind(entry.stat(follow_symlinks=False).st_mode)
                         raise _refusal(
                             folder, "a folder that holds files and folders only", f"a {kind}: {entry.path}"
                         )
+        except PermissionError as error:
+            raise _closed(folder, f"{error.filename}: {error.strerror}") from None
         except OSError as error:
             raise _refusal(
                 folder, "a folder that can be looked through", f"{error.filename}: {error.strerror}"
@@ -136,4 +251,13 @@ def _refusal(path: str, expected: str, observed: str) -> LayerError:
         expected=f"{expected} at {path!r}",
         observed=observed,
         remedy="take it out of the profile, or name what is needed beneath it",
+    )
+
+
+def _closed(path: str, observed: str) -> LayerError:
+    return LayerError(
+        "mounts",
+        expected=f"{path!r} to be open to this user",
+        observed=observed,
+        remedy="open it to this user, or take it out of the profile",
     )

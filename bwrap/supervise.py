@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
 _CLEAR_TRIES, _CLEAR_SECONDS = 50, 0.1
+_MONITOR_SECONDS = 2.0
 _START_TIME = 22  # field of /proc/<pid>/stat, clock ticks since boot
 
 # struct pidfd_info of linux/pidfd.h, as it was first: the mask comes first, the exit status last.
@@ -124,6 +125,8 @@ async def reap(monitor: subprocess.Popen[bytes], monitor_pidfd: int, pidfd: int,
     """
     with ExitStack() as held:
         namespace = _hold_view(process.pid, held)
+        await _either_ended(monitor_pidfd, pidfd)
+        monitor.kill()  # of one that ended with its child this asks nothing; one that was stopped never would
         await readable(monitor_pidfd)
         status = monitor.wait()
         # --die-with-parent kills the worker when its monitor goes; this does not wait for it to.
@@ -143,6 +146,18 @@ async def reap(monitor: subprocess.Popen[bytes], monitor_pidfd: int, pidfd: int,
     return ended
 
 
+async def _either_ended(monitor_pidfd: int, pidfd: int) -> None:
+    """Wait for the monitor to end; or for its child, and then no more than a moment for the monitor."""
+    monitor, child = (asyncio.ensure_future(readable(each)) for each in (monitor_pidfd, pidfd))
+    try:
+        await asyncio.wait((monitor, child), return_when=asyncio.FIRST_COMPLETED)
+        await asyncio.wait((monitor,), timeout=_MONITOR_SECONDS)
+    finally:
+        monitor.cancel()
+        child.cancel()
+        await asyncio.gather(monitor, child, return_exceptions=True)
+
+
 def _hold_view(pid: int, held: ExitStack) -> str | None:
     """Give a process's mount namespace and keep it: once it is gone, the kernel gives its number to the next one."""
     try:
@@ -155,12 +170,15 @@ def _hold_view(pid: int, held: ExitStack) -> str | None:
 
 async def _clear(process: Process, namespace: str | None) -> None:
     """Kill what still belongs to a worker, again until there is none: it may fork while it is looked for."""
+    leased = process.shape is Shape.HOSTED and process.uid not in (0, os.geteuid())
+    if leased and not uids.in_use(process.uid):
+        return  # nothing of its uid, not even a zombie: no need to look through /proc
     ended: set[int] = set()
     while left := set(belonging(process.shape, process.uid, namespace)) - ended:
         for pid in left:
             await _end(pid, process, namespace)
         ended |= left
-    await reap_adopted()
+    await reap_adopted(process.uid)
 
 
 def kill(pidfd: int) -> None:
@@ -194,14 +212,14 @@ def _opened(pid: int) -> Iterator[int]:
         os.close(pidfd)
 
 
-async def reap_adopted() -> None:
-    """Kill and reap what has come to this process as the subreaper.
+async def reap_adopted(uid: int) -> None:
+    """Kill and reap what of a worker's uid has come to this process as the subreaper.
 
     It is no child this process started, and nobody's to wait for, if it comes from another user namespace: the one
     namespace that a zombie still has.
     """
     own = os.readlink("/proc/self/ns/user")
-    for pid in uids.running_uids():
+    for pid in [pid for pid, owner in uids.running_uids().items() if owner == uid]:
         with suppress(OSError):
             # A child of this process keeps its number until it is reaped, and only here.
             if os.readlink(f"/proc/{pid}/ns/user") != own and parent(pid) == os.getpid():

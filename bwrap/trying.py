@@ -25,7 +25,7 @@ from bwrap.mounts import Kind, mounts
 from bwrap.pipes import read_line, readable
 from bwrap.plan import PATH, resolve
 from bwrap.process import Process, resource_limits
-from bwrap.refusals import Refusals
+from bwrap.refusals import Refusals, Refused, limited
 from bwrap.sealed import Sealed
 from bwrap.strace import Strace
 
@@ -35,7 +35,6 @@ if TYPE_CHECKING:
     from bwrap.host import Host
     from bwrap.plan import Places, Plan
     from bwrap.profile import Profile
-    from bwrap.refusals import Refused
     from bwrap.supervise import Exit
 
 WORKER_SOCKET = "@worker_socket"
@@ -44,6 +43,7 @@ WORKER_SOCKET = "@worker_socket"
 _SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
 _STATUS_LIMIT = 4096
 _TRACE_SECONDS = 1.0
+_ABOUT = 0.9
 _DEEPEST_SCRIPT = 5  # BINPRM_BUF and search_binary_handler: a script may be run by a script, five deep
 
 
@@ -58,11 +58,15 @@ class Prepared:
 
 @dataclass(frozen=True, slots=True)
 class Tried:
-    """How a command ended, and what was seen to be refused: None, with the reason, when nothing could be seen."""
+    """How a command ended, and what was seen to be refused: None, with the reason, when nothing could be seen.
+
+    `killed` is the limit that ended it, watched or not; what was seen to be refused holds it too.
+    """
 
     exit: Exit
     refused: list[Refused] | None
     unseen: str
+    killed: Refused | None = None
 
     @property
     def status(self) -> int:
@@ -165,10 +169,14 @@ class _Started:
                 traced=traced,
             )
             held.callback(self._monitor.kill)  # nothing is sent to one that was waited for
-            self._tie = os.dup(block)
-            held.callback(os.close, self._tie)
+            # A pipe that nobody reads, so that the tie can stand until the end: bubblewrap arms its child's own death
+            # signal some moments after it was let go.
+            life, alive = os.pipe2(os.O_CLOEXEC)
+            held.callback(os.close, alive)
+            held.callback(os.close, life)
+            held.callback(supervise.untie, life)
             if not self._plan.namespaces.pid:
-                supervise.tie(block, self._monitor.pid)
+                supervise.tie(life, self._monitor.pid)
         self._monitor_pidfd = os.pidfd_open(self._monitor.pid)
         held.callback(os.close, self._monitor_pidfd)
 
@@ -177,10 +185,9 @@ class _Started:
         process = self._process = await self._held_back()
         if self._plan.host.shape is Shape.SAME_USER:
             self._limit(process)
-        seen = Refusals(self._plan.filter, self._command)
+        seen = Refusals(self._plan, self._command)
         unseen = await self._watched(process, strace, seen)
         with _passing_on(process, self._pidfd):
-            supervise.untie(self._tie)
             self._block.close()  # at this end of file bubblewrap lets its child go on to its exec
             await readable(self._monitor_pidfd)
             if self._trace is not None:
@@ -190,8 +197,21 @@ class _Started:
                     unseen = "the command was not seen to start"
                 # Before anyone reaps what has the command's uid: its number is to be its own until then.
                 self._trace.close()
+            before = _seconds_of_children()
             ended = await supervise.reap(self._monitor, self._monitor_pidfd, self._pidfd, process)
-        return Tried(ended, None if unseen else seen.found(), unseen)
+            killed = self._out_of_time(ended, _seconds_of_children() - before)
+        refused = [*([killed] if killed else []), *seen.found()]
+        return Tried(ended, None if unseen else refused, unseen, killed)
+
+    def _out_of_time(self, ended: Exit, seconds: float) -> Refused | None:
+        """Tell whether the limit of processor time ended it: the kernel then sends SIGKILL, and nothing that says why.
+
+        The limit counts ticks (getrlimit(2)) and the usage is exact, so that one is only about the other.
+        """
+        limit = self._plan.limits.cpu_time
+        if ended.signal != "SIGKILL" or seconds < _ABOUT * limit:
+            return None
+        return Refused("limits", limited(self._plan.limits, "processor time", "cpu_time"), ended.signal, 1)
 
     async def abandon(self) -> None:
         """Kill what was started and wait until it is gone."""
@@ -205,7 +225,7 @@ class _Started:
             await supervise.reap(self._monitor, self._monitor_pidfd, self._pidfd, self._process)
             return
         self._monitor.wait()
-        await supervise.reap_adopted()
+        await supervise.reap_adopted(self._uid)
 
     def _spawn(self, command: list[str], *, pass_fds: list[int], traced: bool) -> subprocess.Popen[bytes]:
         hosted = self._plan.host.shape is Shape.HOSTED
@@ -312,6 +332,12 @@ def _passing_on(process: Process, pidfd: int) -> Iterator[None]:
     finally:
         for number in passed:
             loop.remove_signal_handler(number)
+
+
+def _seconds_of_children() -> float:
+    """Give the processor time of all that this process has waited for, with what each of those had waited for."""
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return used.ru_utime + used.ru_stime
 
 
 def _child_pid(line: bytes) -> int:

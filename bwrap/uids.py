@@ -47,20 +47,20 @@ class Pool:
     def lease(self) -> Lease:
         """Lease a uid that nobody holds and under which nothing runs; raises `LayerError` when there is none."""
         _prepare(self.folder)
-        busy = set(running_uids().values())
         size = self.last - self.first + 1
         start = secrets.randbelow(size)
         passed = {"leased": 0, "named in passwd": 0, "with a process": 0}
         for step in range(size):
             uid = self.first + (start + step) % size
-            if uid in busy:
-                passed["with a process"] += 1
-            elif has_name(uid):
+            if has_name(uid):
                 passed["named in passwd"] += 1
-            elif taken := self.take(uid):
-                return taken
-            else:
+            elif (taken := self.take(uid)) is None:
                 passed["leased"] += 1
+            elif in_use(uid):  # asked once it is ours: nobody else starts anything under it any more
+                taken.release()
+                passed["with a process"] += 1
+            else:
+                return taken
         raise LayerError(
             "separate_user",
             expected=f"a free uid from {self.first} to {self.last}",
@@ -76,6 +76,9 @@ class Pool:
         except BlockingIOError:
             os.close(descriptor)
             return None
+        except BaseException:
+            os.close(descriptor)
+            raise
         return Lease(uid, descriptor)
 
     def knows(self, uid: int) -> bool:
@@ -86,8 +89,17 @@ class Pool:
         return f"{self.folder}/{uid}"
 
 
+def in_use(uid: int) -> bool:
+    """Say whether any process, a zombie too, has this real uid: one call, the kernel's own answer (getpriority(2))."""
+    try:
+        os.getpriority(os.PRIO_USER, uid)
+    except ProcessLookupError:
+        return False
+    return True
+
+
 def running_uids() -> dict[int, int]:
-    """Give the uid (real) of every process, by pid."""
+    """Give the effective uid of every process, by pid (proc(5))."""
     return dict(_running())
 
 

@@ -111,9 +111,9 @@ link_command() {
     link=$folder/spl
     # A link whose target is gone belongs to a checkout that is gone; anything else there is not ours to replace.
     if [ -e "$link" ] && [ "$(readlink "$link")" != "$target" ]; then
-        say "spl: $link is something else and stays; this checkout's is $target"
+        say "spl: $link is something else and stays; to use this checkout's, type: export PATH=\"${target%/*}:\$PATH\""
     elif ! { mkdir -p "$folder" && ln -sfn "$target" "$link"; } 2>/dev/null; then
-        say "spl: $folder cannot be written; this checkout's is $target"
+        say "spl: $folder cannot be written; to use this checkout's, type: export PATH=\"${target%/*}:\$PATH\""
     else
         case ":$PATH:" in
             *":$folder:"*) say "spl: $link" ;;

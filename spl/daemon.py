@@ -29,7 +29,7 @@ from spl.api.authentication import Authenticator
 from spl.api.listener import Listener, bind_tcp, bind_unix
 from spl.api.operator import OperatorApi
 from spl.api.worker import worker_app
-from spl.errors import HostUnsupported
+from spl.errors import HostUnsupported, StoreUnavailable
 from spl.home import HOSTED_RUN, Home, Lock, login
 from spl.inference.broker import Broker
 from spl.inference.provider import provider_named
@@ -41,10 +41,11 @@ from spl.kernel.kernel import Kernel
 from spl.kernel.principals import operator_did
 from spl.records.sqlite import SqliteStore
 from spl.settings import uid_range
+from spl.threads import Unawaited
 from spl.transports.image import seal
 from spl.transports.plans import Plans
 from spl.transports.profiles import Profiles
-from spl.transports.sandboxed import Sandbox
+from spl.transports.sandboxed import Isolation, Sandbox
 from spl.transports.starting import Transports
 
 if TYPE_CHECKING:
@@ -60,6 +61,7 @@ ADDRESS = "127.0.0.1"
 _WORKER_BODY_BYTES = 4 << 20
 _MOST_CONNECTIONS = 256
 _MOST_OF_ONE_WORKER = 8
+_LOOK_SECONDS = 0.5
 
 _log = structlog.get_logger("spl.daemon")
 
@@ -81,7 +83,8 @@ async def trial(settings: Settings) -> tuple[Isolation, int]:
         if isinstance(sandbox, LayerError) or isolation.refused is not None:
             return isolation, 0
         each = (await sandbox.plans.plan(PROFILE)).worst_case
-        return isolation, Admission(_memory(), lambda: settings.admission_capacity).capacity(each)
+        places = Admission(_memory(), lambda: settings.admission_capacity, most=_most_workers(settings))
+        return isolation, places.capacity(each)
 
 
 async def serve(settings: Settings, *, announce: Callable[[str], None]) -> None:
@@ -96,29 +99,20 @@ async def serve(settings: Settings, *, announce: Callable[[str], None]) -> None:
     _configure_log(settings.log_format)
     stopping = asyncio.Event()
     loop = asyncio.get_running_loop()
+    # A profile that takes long to look through must not keep the daemon from ending.
+    loop.set_default_executor(Unawaited())
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         loop.add_signal_handler(number, stopping.set)
     async with contextlib.AsyncExitStack() as stack:
-        daemon = await _start(settings, stack)
-        announce(daemon.announcement())
-        await stopping.wait()
+        try:
+            daemon = await _start(settings, stack, stopping)
+        except StoreUnavailable:
+            if not stopping.is_set():
+                raise
+        else:
+            announce(daemon.announcement())
+            await stopping.wait()
         _log.info("stopping")
-
-
-@dataclass
-class Isolation:
-    """What a trial worker showed of this host: the layers that hold, or the one that does not."""
-
-    shape: str
-    layers: list[str]
-    refused: LayerError | None = None
-
-    def wire(self) -> dict[str, Any]:
-        """Give it as health reports it."""
-        found: dict[str, Any] = {"shape": self.shape, "layers": self.layers}
-        if self.refused is not None:
-            found["refused"] = self.refused.wire()
-        return found
 
 
 @dataclass
@@ -128,12 +122,12 @@ class _Daemon:
     kernel: Kernel
     worker_socket: str
     sandbox: Sandbox | LayerError
-    isolation: Isolation
+    transports: Transports
     began: float
     capacity: int = 0
 
     def announcement(self) -> str:
-        kernel, isolation = self.kernel, self.isolation
+        kernel, isolation = self.kernel, self.transports.isolation
         if isolation.refused is None:
             layers = f"confirmed on a trial worker: {', '.join(isolation.layers)}"
         else:
@@ -143,7 +137,7 @@ class _Daemon:
                 f"spl {__version__} serves {printable(str(self.home.path))}",
                 f"  operator API  http://{ADDRESS}:{self.port} and {printable(str(self.home.operator_socket))}",
                 f"  worker doors  {printable(self.worker_socket)}",
-                f"  shape         {isolation.shape}",
+                f"  shape         {hosts.shape()}",
                 f"  layers        {layers}",
                 (
                     f"  work loops    operator {kernel.config.transport}, members {kernel.config.member_transport}, "
@@ -170,23 +164,26 @@ class _Daemon:
                 "admission_available": available,
                 **({"refused": refused.wire()} if refused else {}),
             },
-            "isolation": self.isolation.wire(),
+            "isolation": self.transports.isolation.wire(),
             "store": {"backend": "sqlite"},
             "provider": {"name": kernel.broker.provider.name},
         }
 
     async def room(self) -> tuple[int, int, LayerError | None]:
-        """Give how many sandboxed runs of the profile in force fit, how many more now, and why none can be made."""
+        """Give how many sandboxed runs of the profile in force fit, how many more now, and why none can be made.
+
+        A profile that takes long is taken as it was: whoever asks for health does not wait for it.
+        """
         if isinstance(self.sandbox, LayerError):
             return 0, 0, self.sandbox
-        try:
-            each = (await self.sandbox.plans.plan(self.kernel.config.profile)).worst_case
-        except LayerError as error:
-            return 0, 0, error
+        plan = await self.sandbox.plans.latest(self.kernel.config.profile, seconds=_LOOK_SECONDS)
+        if isinstance(plan, LayerError):
+            return 0, 0, plan
+        each = plan.worst_case
         return self.kernel.admission.capacity(each), self.kernel.admission.available(each), None
 
 
-async def _start(settings: Settings, stack: contextlib.AsyncExitStack) -> _Daemon:
+async def _start(settings: Settings, stack: contextlib.AsyncExitStack, stopping: asyncio.Event) -> _Daemon:
     began = time.monotonic()
     broker = Broker(provider_named(settings.provider))
     home, tcp = _take(settings, stack)
@@ -200,6 +197,8 @@ async def _start(settings: Settings, stack: contextlib.AsyncExitStack) -> _Daemo
         _log.warning("killed workers of an earlier daemon", pids=swept)
     library = _library(home)
     sandbox = _sandbox(settings, library, home, worker_path, ledger)
+    if isinstance(sandbox, Sandbox):
+        await stack.enter_async_context(_stopped_by(stopping, sandbox.plans))
     profiles = Profiles(library, sandbox if isinstance(sandbox, LayerError) else sandbox.plans)
     config = await Config.follow(store)
     operator = operator_did(login())
@@ -208,7 +207,9 @@ async def _start(settings: Settings, stack: contextlib.AsyncExitStack) -> _Daemo
         config,
         broker,
         Admission(
-            _memory(), lambda: settings.admission_capacity if config.capacity is None else config.capacity
+            _memory(),
+            lambda: settings.admission_capacity if config.capacity is None else config.capacity,
+            most=_most_workers(settings),
         ),
         Credentials(time.monotonic),
         operator=operator,
@@ -218,7 +219,7 @@ async def _start(settings: Settings, stack: contextlib.AsyncExitStack) -> _Daemo
     if closed := await kernel.close_orphans():
         _log.warning("closed runs of an earlier daemon", threads=closed)
     transports = Transports(kernel, sandbox, credential_grace=settings.credential_grace_seconds)
-    daemon = _Daemon(home, tcp.getsockname()[1], kernel, worker_path, sandbox, Isolation("", []), began)
+    daemon = _Daemon(home, tcp.getsockname()[1], kernel, worker_path, sandbox, transports, began)
     api = OperatorApi(kernel, transports, profiles, Authenticator(operator, token), daemon.health)
     app = api.app(max_body_bytes=settings.max_body_bytes)
     doors = worker_app(kernel.credentials, max_body_bytes=_WORKER_BODY_BYTES)
@@ -235,9 +236,9 @@ async def _start(settings: Settings, stack: contextlib.AsyncExitStack) -> _Daemo
             )
         )
     )
-    daemon.isolation = await _trial(sandbox, config.profile)
-    if daemon.isolation.refused is not None:
-        _log.error("sandboxed starts are refused", error=str(daemon.isolation.refused))
+    transports.isolation = await _trial(sandbox, config.profile)
+    if transports.isolation.refused is not None:
+        _log.error("sandboxed starts are refused", error=str(transports.isolation.refused))
     most = _MOST_CONNECTIONS
     await stack.enter_async_context(_listening(Listener(app, own, grace=grace, admit=_own_user, most=most)))
     await stack.enter_async_context(_listening(Listener(app, tcp, grace=grace, most=most)))
@@ -314,6 +315,12 @@ def _library(home: Home) -> Library:
         raise HostUnsupported(f"the profiles that were installed cannot be read: {error}") from None
 
 
+def _most_workers(settings: Settings) -> int | None:
+    """Give how many workers this host can have at once whatever its memory: hosted, each has a uid of its own."""
+    first, last = uid_range(settings.worker_uids)
+    return last - first + 1 if hosts.shape() is hosts.Shape.HOSTED else None
+
+
 def _ledger(settings: Settings, home: Home) -> Ledger:
     return Ledger(str(home.run / "workers"), Pool(*uid_range(settings.worker_uids)))
 
@@ -340,15 +347,14 @@ def _sandbox(
 
 async def _trial(sandbox: Sandbox | LayerError, profile: str) -> Isolation:
     """Make one worker and let it go, to say at the start which layers of a profile hold here."""
-    shape = str(hosts.shape())
     if isinstance(sandbox, LayerError):
-        return Isolation(shape, [], sandbox)
+        return Isolation([], sandbox)
     try:
         worker = await sandbox.make(await sandbox.plans.plan(profile))
     except LayerError as error:
-        return Isolation(shape, [], error)
+        return Isolation([], sandbox.plans.told(profile, error))
     await worker.confined.stop("trial")
-    return Isolation(shape, [each.layer for each in worker.confined.receipt.layers])
+    return Isolation.of(worker)
 
 
 def _memory() -> int:
@@ -366,6 +372,21 @@ def _own_user(peer: Peer) -> bool:
 
 def _live(ledger: Ledger) -> Callable[[Peer], bool]:
     return lambda peer: peer.uid == os.geteuid() or (peer.uid is not None and ledger.holds(peer.uid))
+
+
+@contextlib.asynccontextmanager
+async def _stopped_by(stopping: asyncio.Event, plans: Plans) -> AsyncIterator[None]:
+    """Have nobody wait for a plan once the daemon is told to stop."""
+
+    async def stop() -> None:
+        await stopping.wait()
+        plans.stop()
+
+    task = asyncio.create_task(stop())
+    try:
+        yield
+    finally:
+        task.cancel()
 
 
 @contextlib.asynccontextmanager

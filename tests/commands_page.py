@@ -10,16 +10,21 @@ import click
 from spl.cli.main import commands
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
 
 COMMON = {"home", "output"}
 
 INTRODUCTION = """\
 # Commands
 
-Every command takes `-o json` for a document on standard output and `-o table` for people: a table is the default on
-a terminal, JSON elsewhere; `serve`, `token show` and `version` print plain text unless JSON is asked for. In a table,
-control characters and direction overrides of what comes from elsewhere are shown as escapes.
+Options stand after the command they belong to, as in `spl doctor --home PATH`; those that every command has (`version`
+has only `-o`) are these:
+
+{common}
+`-o json` prints a document on standard output, `-o table` is for people: a table is the default on a terminal, JSON
+elsewhere; `serve`, `token show` and `version` print plain text unless JSON is asked for. The standard output of
+`profile try` is the command's that is tried: its document is the last line on standard error, and only when it is asked
+for. In a table, control characters and direction overrides of what comes from elsewhere are shown as escapes.
 
 `stop` and `token show` work on a home alone, `doctor` and `profile` without one too. Any other command finds its
 daemon by `--home`, else by `SPL_URL` (`http://HOST:PORT`, with the bearer in `SPL_TOKEN`), else by `SPL_HOME`, its
@@ -55,26 +60,32 @@ def leaves(command: click.Command = commands, name: str = "spl") -> Iterator[tup
 
 def documented(command: click.Command) -> list[tuple[str, str]]:
     """Give the options of its own that a person can use, each as it is written and with its help."""
-    context = click.Context(command)
-    records = (
-        option.get_help_record(context)
-        for option in command.params
-        if isinstance(option, click.Option) and option.name not in COMMON
-    )
-    return [record for record in records if record is not None]
+    return _records(option for option in command.params if option.name not in COMMON)
 
 
 def page() -> str:
     """Give the text of docs/commands.md."""
-    return INTRODUCTION + "".join(_section(name, command) for name, command in leaves())
+    every = dict(leaves())
+    common = _table(option for option in every["spl init"].params if option.name in COMMON)
+    return INTRODUCTION.replace("{common}", common) + "".join(_section(*each) for each in every.items())
 
 
 def _section(name: str, command: click.Command) -> str:
     usage = " ".join([name, *command.collect_usage_pieces(click.Context(command))])
     text = cleandoc(command.help or "")
-    rows = "".join(f"| {_cell(f'`{option}`')} | {_cell(help_)} |\n" for option, help_ in documented(command))
-    table = f"\n| option | |\n|---|---|\n{rows}" if rows else ""
-    return f"\n## {name}\n\n`{usage}`\n\n{text}\n{table}"
+    table = _table(option for option in command.params if option.name not in COMMON)
+    return f"\n## {name}\n\n`{usage}`\n\n{text}\n" + (f"\n{table}" if table else "")
+
+
+def _table(options: Iterable[click.Parameter]) -> str:
+    rows = "".join(f"| {_cell(f'`{option}`')} | {_cell(help_)} |\n" for option, help_ in _records(options))
+    return f"| option | |\n|---|---|\n{rows}" if rows else ""
+
+
+def _records(options: Iterable[click.Parameter]) -> list[tuple[str, str]]:
+    context = click.Context(commands)
+    records = (each.get_help_record(context) for each in options if isinstance(each, click.Option))
+    return [record for record in records if record is not None]
 
 
 def _cell(text: str) -> str:

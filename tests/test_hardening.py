@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import errno
 import json
 import os
 import select
@@ -124,6 +125,36 @@ def intrude(whom: str, state: str) -> dict[str, str | None]:
 def test_another_process_of_the_same_user_gets_at_nothing_of_a_protected_one(whom: str) -> None:
     attempts = intrude(whom, "protected")
     assert set(attempts.values()) <= {"EACCES", "EPERM"}, attempts
+
+
+# Under a filter that answers PR_SET_DUMPABLE, and no other call, with an errno; 0 is a success that did nothing.
+REFUSED = """
+import sys
+import pyseccomp
+from spl.errors import HostUnsupported
+from spl.hardening import protect
+refusing = pyseccomp.SyscallFilter(pyseccomp.ALLOW)
+refusing.add_rule(pyseccomp.ERRNO(int(sys.argv[1])), "prctl", pyseccomp.Arg(0, pyseccomp.EQ, 4))
+refusing.load()
+try:
+    protect()
+except HostUnsupported as error:
+    print(error.message, flush=True)
+"""
+
+
+@pytest.mark.claim("M2")
+@pytest.mark.parametrize(
+    ("number", "said"),
+    [
+        (errno.EPERM, "the kernel refuses prctl option 4: Operation not permitted"),
+        (0, "the kernel keeps this process dumpable"),
+    ],
+    ids=["refused", "ignored"],
+)
+def test_a_kernel_that_leaves_the_process_dumpable_is_not_served_on(number: int, said: str) -> None:
+    with running(REFUSED, str(number)) as process:
+        assert line(process) == said
 
 
 @pytest.mark.parametrize("whom", WHOM)

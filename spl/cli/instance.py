@@ -11,7 +11,7 @@ import click
 
 from spl import __version__
 from spl.cli.options import common, home_option, output_option
-from spl.cli.output import is_json, print_facts, print_json
+from spl.cli.output import is_json, print_facts, print_json, print_line
 from spl.client import Client
 from spl.errors import DaemonUnreachable, HomeInUse, SettingsInvalid
 from spl.home import Home, locate, login, running_pid
@@ -113,7 +113,7 @@ def show_token(home: str | None, output: str | None) -> None:
     if output == "json":
         print_json({"token": value})
     else:
-        click.echo(value)
+        print_line(value)
 
 
 @click.command()
@@ -126,4 +126,4 @@ def version(output: str | None) -> None:
     if output == "json":
         print_json({"version": __version__})
     else:
-        click.echo(f"spl {__version__}")
+        print_line(f"spl {__version__}")

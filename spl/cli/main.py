@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import sys
+import traceback
 from importlib import import_module
 from typing import TYPE_CHECKING, Final, NoReturn
 
@@ -13,7 +15,7 @@ import click
 from spl import __version__
 from spl.cli.options import Invocation
 from spl.cli.text import shown
-from spl.errors import HostRefused, SplError
+from spl.errors import HostRefused, Internal, SplError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -90,7 +92,25 @@ def main() -> NoReturn:
         # Standard output itself may be what failed: nothing more of it is to be flushed.
         sys.stderr.flush()
         os._exit(refused.exit_status)
+    except MemoryError:
+        _fail(HostRefused("the operating system refused more memory"), invocation)
+    except Exception as error:  # noqa: BLE001 - a person is told in one sentence, whatever it was
+        _fail(_fault(error), invocation)
     sys.exit(status if isinstance(status, int) else 0)
+
+
+def _fail(error: SplError, invocation: Invocation) -> NoReturn:
+    _report(error, invocation.output)
+    sys.exit(error.exit_status)
+
+
+def _fault(error: Exception) -> SplError:
+    """Give a fault of our own with the place it came from, which whoever mends it needs; of threads the host's word."""
+    if isinstance(error, RuntimeError) and "can't start new thread" in str(error):
+        return HostRefused("the operating system refused another thread")
+    frame = traceback.extract_tb(error.__traceback__)[-1]
+    place = f"{os.path.basename(frame.filename)}:{frame.lineno}"
+    return Internal(f"the command failed with {type(error).__name__} at {place}")
 
 
 def _said(error: OSError | UnicodeError) -> str:
@@ -108,13 +128,17 @@ def _report(error: SplError, output: str | None) -> None:
     # The daemon may know better than the table what to do: which layer to mend, and how.
     remedy = error.fields.get("remedy")
     remedy = remedy if isinstance(remedy, str) else error.remedy
-    click.echo(f"spl: {error.code}: {shown(error.message)}; {shown(remedy)}", err=True)
+    lines = [f"spl: {error.code}: {shown(error.message)}; {shown(remedy)}"]
     # A line of a file and the marks under it, each on a line of its own.
     excerpt = error.fields.get("excerpt")
     if isinstance(excerpt, str) and excerpt:
-        click.echo("\n".join(map(shown, excerpt.split("\n")[:2])), err=True)
+        lines += map(shown, excerpt.split("\n")[:2])
     if output == "json":
-        click.echo(json.dumps({**error.wire(), "remedy": remedy}), err=True)
+        lines.append(json.dumps({**error.wire(), "remedy": remedy}))
+    with contextlib.suppress(
+        OSError
+    ):  # where standard error is full, the exit status is all that can be told
+        click.echo("\n".join(lines), err=True)
 
 
 if __name__ == "__main__":

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import sys
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -11,7 +13,7 @@ import click
 from spl.cli.text import shown
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from rich.table import Table
 
@@ -31,7 +33,13 @@ def _terminal() -> bool:
 
 def print_json(document: object) -> None:
     """Print a document as JSON in ASCII, so that nothing in it can reach the terminal as a command."""
-    click.echo(json.dumps(document, indent=2))
+    print_line(json.dumps(document, indent=2))
+
+
+def print_line(text: str = "") -> None:
+    """Print a line of text as it is."""
+    with _printing():
+        click.echo(text)
 
 
 def print_rows(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
@@ -82,4 +90,21 @@ def _print(table: Table) -> None:
 
     # What looks like markup in somebody's text is text.
     width = None if _terminal() else _WIDTH_WITHOUT_TERMINAL
-    Console(markup=False, highlight=False, emoji=False, width=width).print(table)
+    with _printing():
+        Console(markup=False, highlight=False, emoji=False, width=width).print(table)
+
+
+@contextmanager
+def _printing() -> Iterator[None]:
+    """Make sure that nobody takes what was never printed for an empty answer; raises `OSError` that says what failed.
+
+    A reader that has gone (EPIPE) has seen what it wanted, and is click's to handle.
+    """
+    if sys.stdout is None:
+        raise OSError(errno.EBADF, "it is closed", "standard output")
+    try:
+        yield
+    except OSError as error:
+        if error.errno != errno.EPIPE and error.filename is None:
+            error.filename = "standard output"
+        raise

@@ -29,7 +29,7 @@ from bwrap.plan import Places, resolve
 from bwrap.uids import Pool
 from spl import hardening
 from spl.cli.options import common
-from spl.cli.output import is_json, print_json, print_rows
+from spl.cli.output import is_json, print_json, print_line, print_rows
 from spl.cli.text import shown
 from spl.errors import (
     CommandNotExecutable,
@@ -44,7 +44,7 @@ from spl.home import Home, locate, running_pid
 from spl.settings import load, uid_range
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
     from bwrap.host import Host
     from bwrap.plan import Plan
@@ -62,12 +62,13 @@ def profile() -> None:
     """Show profiles, judge them, or try a command under one."""
 
 
-@profile.command("list")
+@profile.command("list", short_help="List the profiles there are.")
 @common
 def list_profiles(home: str | None, output: str | None) -> None:
     """List the profiles that ship and those in the home's profiles folder.
 
-    A file there that cannot be used is listed with its error.
+    One below the floor can be shown and tried, and runs nothing. A file that cannot be used, also for bearing the
+    name of a shipped profile, is listed with its error.
     """
     with _refusals():
         rows = render.listed(_library(_home(home)))
@@ -75,15 +76,22 @@ def list_profiles(home: str | None, output: str | None) -> None:
         print_json({"object": "list", "data": rows, "has_more": False})
         return
     print_rows(
-        ("name", "from", "digest", "extends", "description"),
+        ("name", "from", "floor", "digest", "extends", "description"),
         (
-            [row["name"], row["source"], (row["digest"] or "")[:_DIGEST], row["extends"], _about(row)]
+            [
+                row["name"],
+                row["source"],
+                row["floor"],
+                (row["digest"] or "")[:_DIGEST],
+                row["extends"],
+                _about(row),
+            ]
             for row in rows
         ),
     )
 
 
-@profile.command("show")
+@profile.command("show", short_help="Show what a profile says, and where.")
 @click.argument("name")
 @common
 def show_profile(name: str, home: str | None, output: str | None) -> None:
@@ -100,7 +108,7 @@ def show_profile(name: str, home: str | None, output: str | None) -> None:
         _print_profile(found, document)
 
 
-@profile.command("render")
+@profile.command("render", short_help="Show what it comes to on this host.")
 @click.argument("name")
 @common
 @click.option(
@@ -127,33 +135,40 @@ def render_profile(name: str, home: str | None, output: str | None, arch: str | 
         _print_plan(document)
 
 
-@profile.command("lint")
+@profile.command("lint", short_help="Say what is wrong with profiles.")
 @click.argument("names", nargs=-1, metavar="[NAME]...")
 @common
 def lint_profiles(names: tuple[str, ...], home: str | None, output: str | None) -> None:
     """Say where profiles fall below the floor, and what in them may surprise.
 
     Without a name: every profile but `base`, which is there to be extended. It fails for a breach of the floor and
-    for a profile that cannot be used, not for a warning.
+    for an error, which is a profile that cannot be used or that no run can start with, not for a warning.
     """
     with _refusals():
         library = _library(_home(home))
-        every = dict.fromkeys((*library.shipped(), *library.own()))
-        chosen = names or tuple(name for name in every if name != _BASE)
-        remarks = [remark for name in chosen for remark in _remarks(library, name)]
+        strays = library.strays()
+        every = dict.fromkeys((*library.shipped(), *library.own(), *strays))
+        chosen = tuple(dict.fromkeys(names)) or tuple(
+            name for name in every if name != _BASE or name in strays
+        )
+        remarks = [
+            remark for name in chosen for remark in _remarks(library, name, strays, named=name in names)
+        ]
     if is_json(output):
         print_json({"object": "list", "data": remarks, "has_more": False})
     else:
         for remark in remarks:
             _print_remark(remark)
-        click.echo(f"{_count(remarks)} in {shown(', '.join(chosen))}")
-    for severity, kind in (("error", ProfileInvalid), (str(Severity.BREACH), ProfileBelowFloor)):
+        print_line(f"{_count(remarks)} in {shown(', '.join(chosen))}")
+    for severity, kind, said in (
+        (Severity.ERROR, ProfileInvalid, "there are errors in"),
+        (Severity.BREACH, ProfileBelowFloor, "there are breaches of the floor in"),
+    ):
         if at_fault := dict.fromkeys(each["profile"] for each in remarks if each["severity"] == severity):
-            said = "cannot be used" if kind is ProfileInvalid else "is below the floor"
-            raise kind("; ".join(f"the profile {name!r} {said}" for name in at_fault))
+            raise kind(f"{said} {', '.join(map(repr, at_fault))}", remedy="mend what is named above")
 
 
-@profile.command("try")
+@profile.command("try", short_help="Run a command under a profile.")
 @click.argument("name")
 @click.argument("command", nargs=-1, required=True, type=click.UNPROCESSED)
 @common
@@ -180,10 +195,11 @@ def try_profile(
 
     Put `--` before the command. Its input and output are this command's, its environment holds PATH alone, and its
     exit status is given back: 128 and the number for a signal, 127 when there is no such command, 126 when it is no
-    program. Whatever else is said goes to standard error, with -o json as a document at the end.
+    program. Whatever else is said goes to standard error. With -o json the last line there is a document, since
+    standard output is the command's.
 
-    The command's own file and the shared objects it needs are shown to it as well. No layer is probed, and there is
-    no worker socket unless a daemon runs in the home.
+    The command's own file and the shared objects it needs are shown to it as well. Nothing is checked as it is before
+    a run, and there is no worker socket unless a daemon runs in the home.
     """
     hardening.protect()
     with _refusals():
@@ -224,7 +240,9 @@ def _refusals() -> Iterator[None]:
     except UnknownProfile as error:
         raise NotFound(error.reason, remedy="'spl profile list' lists the profiles there are") from None
     except ProfileError as error:
-        raise ProfileInvalid(str(error), **error.wire()) from None
+        # What is wrong with a whole file, or with the folder, has no place in it.
+        remedy = {} if error.line else {"remedy": "mend what the message names, or take it out of the way"}
+        raise ProfileInvalid(str(error), **error.wire(), **remedy) from None
     except LayerError as error:
         message = (
             f"the layer {error.layer} cannot be had: expected {error.expected}, observed {error.observed}"
@@ -239,13 +257,13 @@ def _about(row: Json) -> str:
 
 
 def _print_profile(found: Profile, document: Json) -> None:
-    click.echo(f"{document['name']}: {shown(document['description'])}")
+    print_line(f"{document['name']}: {shown(document['description'])}")
     if document["extends"]:
-        click.echo(f"extends {', '.join(document['extends'])}")
-    click.echo(f"digest {document['digest']}")
+        print_line(f"extends {', '.join(document['extends'])}")
+    print_line(f"digest {document['digest']}")
     for breach in document["floor"]["breaches"]:
-        click.echo(f"below the floor: {shown(breach['reason'])}")
-    click.echo()
+        print_line(f"below the floor: {shown(breach['reason'])}")
+    print_line()
     print_rows(("", "value", "profile", "where"), _value_rows(found))
 
 
@@ -304,23 +322,26 @@ def _print_plan(document: Json) -> None:
         ("program", made.get("program", [])),
     ):
         if lines:
-            click.echo(f"# --- {title}")
+            print_line(f"# --- {title}")
             for line in lines:
-                click.echo(shown(line))
-            click.echo()
-    click.echo(f"argv digest    {document['argv_digest']}")
-    click.echo(f"filter digest  {made['digest']}")
-    click.echo(f"profile digest {document['digest']}")
+                print_line(shown(line))
+            print_line()
+    print_line(f"argv digest    {document['argv_digest']}")
+    print_line(f"filter digest  {made['digest']}")
+    print_line(f"profile digest {document['digest']}")
 
 
-def _remarks(library: Library, name: str) -> list[Json]:
-    """Give every remark on a profile; one that cannot be used is one of them."""
-    try:
-        found = [(str(each.severity), each.row, each.fault) for each in lint(library.load(name))]
-    except ProfileError as error:
-        if isinstance(error, UnknownProfile) and name not in library.own():
-            raise
-        found = [("error", "", error)]
+def _remarks(library: Library, name: str, strays: Mapping[str, ProfileError], *, named: bool) -> list[Json]:
+    """Give every remark on a profile; that it cannot be used is one, and that a file bears its name in vain."""
+    found = [(str(Severity.ERROR), "", strays[name])] if name in strays else []
+    # `base` is not judged when nobody asked for it.
+    if named or name != _BASE:
+        try:
+            found += [(str(each.severity), each.row, each.fault) for each in lint(library.load(name))]
+        except ProfileError as error:
+            if isinstance(error, UnknownProfile) and name not in library.own():
+                raise
+            found.append((str(Severity.ERROR), "", error))
     return [
         {"profile": name, "severity": severity, "row": row, **fault.wire()} for severity, row, fault in found
     ]
@@ -330,16 +351,16 @@ def _print_remark(remark: Json) -> None:
     where = ":".join(str(remark[key]) for key in ("file", "line", "column") if remark[key] is not None)
     row = f" ({remark['row']})" if remark["row"] else ""
     place = f"{remark['place']}: " if remark["place"] else ""
-    click.echo(f"{shown(where)}: {remark['severity']}{shown(row)}: {shown(place)}{shown(remark['reason'])}")
-    for line in remark["excerpt"].split("\n"):
-        click.echo(shown(line))
+    print_line(f"{shown(where)}: {remark['severity']}{shown(row)}: {shown(place)}{shown(remark['reason'])}")
+    for line in remark["excerpt"].split("\n") if remark["excerpt"] else ():
+        print_line(shown(line))
 
 
 def _count(remarks: Sequence[Json]) -> str:
     found = []
-    for severity in ("error", "breach", "warning"):
+    for severity in (Severity.ERROR, Severity.BREACH, Severity.WARNING):
         number = sum(remark["severity"] == severity for remark in remarks)
-        plural = {"breach": "breaches"}.get(severity, f"{severity}s")
+        plural = "breaches" if severity is Severity.BREACH else f"{severity}s"
         found.append(f"{number} {severity if number == 1 else plural}")
     return ", ".join(found)
 
@@ -372,18 +393,26 @@ def _prepare(
     prepared = trying.prepare(found, host, Places(str(home.path), bound), command, read_only)
     if prepared.added:
         _say(f"also mounted, for this command: {', '.join(prepared.added)}")
-    _say("no layer is probed: what holds here is what bubblewrap and the kernel were told")
+    _say("nothing is checked here as it is before a run; this shows what the profile asks for")
+    _say("Landlock is not used here: a command may execute files it is shown, and a worker may not")
     if traced and host.shape is hosts.Shape.HOSTED:
-        _say("strace runs under the command's uid, so the limit of processes is one higher")
+        more = (
+            ": enough here, too few for a run, which --no-trace shows" if found.limits.processes < 2 else ""
+        )
+        _say(f"strace runs under the command's uid, so the limit of processes is one higher{more}")
     return prepared
 
 
 def _print_tried(prepared: Prepared, tried: Tried, output: str | None) -> None:
     if tried.unseen:
         _say(f"what was refused cannot be told: {tried.unseen}")
-    for row in tried.refused or ():
-        times = "" if row.times == 1 else f", {row.times} times"
-        _say(f"refused by the layer {row.layer}: {row.what} ({row.answer}{times})")
+    known = ([tried.killed] if tried.killed else []) if tried.refused is None else tried.refused
+    for row in known:
+        if row.usual is None:
+            times = "" if row.times == 1 else f", {row.times} times"
+            _say(f"refused by the layer {row.layer}: {row.what} ({row.answer}{times})")
+    if usual := [row.usual for row in known if row.usual is not None]:
+        _say(f"not shown, and missed by nearly every program without harm: {', '.join(usual)}")
     if tried.refused == []:
         _say("nothing was seen to be refused")
     if output == "json":

@@ -34,26 +34,31 @@ def available_memory(meminfo: str = "/proc/meminfo") -> int:
 class Admission:
     """The slots that are taken; how many there are depends on how much a run's worker can take up, in bytes (`each`).
 
-    `memory` is what was available, in bytes; `fixed` gives the capacity in force that somebody set, or None.
+    `memory` is what was available, in bytes; `fixed` gives the capacity in force that somebody set, or None; `most` is
+    what the host can have whatever was set, for one, uids.
     """
 
-    def __init__(self, memory: int, fixed: Callable[[], int | None]) -> None:
+    def __init__(self, memory: int, fixed: Callable[[], int | None], *, most: int | None = None) -> None:
         self._memory = memory
         self._fixed = fixed
+        self._most = most
         self._taken: list[Slot] = []
 
     def capacity(self, each: int) -> int:
         """Give how many runs of this size may go on at once when nothing else does."""
         fixed = self._fixed()
-        return min(_MOST, self._memory // 2 // each) if fixed is None else fixed
+        return self._at_most(min(_MOST, self._memory // 2 // each) if fixed is None else fixed)
 
     def available(self, each: int) -> int:
         """Give how many more runs of this size may be started now."""
         fixed = self._fixed()
         if fixed is not None:
-            return max(0, fixed - len(self._taken))
+            return max(0, self._at_most(fixed) - len(self._taken))
         left = self._memory // 2 - sum(slot.bytes for slot in self._taken)
-        return max(0, min(_MOST - len(self._taken), left // each))
+        return max(0, min(self._at_most(_MOST) - len(self._taken), left // each))
+
+    def _at_most(self, places: int) -> int:
+        return places if self._most is None else min(places, self._most)
 
     def take(self, each: int) -> Slot:
         """Take a slot for a run of this size; raises `AdmissionCeiling` when there is no room."""
@@ -72,7 +77,7 @@ class Admission:
 
     def _why(self, each: int, capacity: int) -> str:
         if capacity:
-            return f"all {capacity} places for sandboxed runs are taken"
+            return f"no place is left for a sandboxed run: at most {capacity} of this profile at once"
         if self._fixed() is not None:
             return "the capacity for sandboxed runs is set to 0"
         return (

@@ -65,9 +65,7 @@ def seal(python: Python, *, root: Path = _ROOT) -> Sealed:
         raise LayerError(
             "image",
             expected=f"{python.path} to compile the worker's program",
-            observed=done.stderr.decode("utf-8", "replace").strip().splitlines()[-1:][0]
-            if done.stderr
-            else "nothing",
+            observed=(done.stderr.decode("utf-8", "replace").strip().splitlines() or ["nothing"])[-1],
             remedy="mend the installation of this interpreter",
         )
     return Sealed("spl-worker", done.stdout)

@@ -17,6 +17,9 @@ if TYPE_CHECKING:
 
 Json = dict[str, Any]
 
+LISTED = "'spl profile list' lists the profiles there are"
+"""What to do about a name that no profile has."""
+
 
 @dataclass(frozen=True)
 class Profiles:
@@ -28,15 +31,21 @@ class Profiles:
     async def check(self, name: str) -> None:
         """Refuse a profile that no sandboxed run could start with now; on a host that can confine, its plan is made.
 
-        Raises `ProfileInvalid`, also for a name that no profile has, or `ProfileBelowFloor`.
+        So is a shipped name while a file of the user's bears it: who wrote that file means it. Raises
+        `ProfileInvalid`, also for a name that no profile has, or `ProfileBelowFloor`.
         """
         try:
-            await asyncio.to_thread(self._require_floor, name)
+            await asyncio.to_thread(self._require_usable, name)
             if not isinstance(self.plans, LayerError):
                 await self.plans.make(name)
+        except UnknownProfile as error:
+            raise ProfileInvalid(error.reason, **error.wire(), remedy=LISTED) from None
         except LayerError as error:
+            # Its remedy is said after the message, by whoever shows this.
             raise ProfileInvalid(
-                f"no worker can be confined by the profile {name!r} on this host: {error}", **error.wire()
+                f"no worker can be confined by the profile {name!r} on this host: "
+                f"layer {error.layer}: expected {error.expected}, observed {error.observed}",
+                **error.wire(),
             ) from None
         except (ConfinementError, OSError) as error:
             raise _invalid(error) from None
@@ -69,15 +78,28 @@ class Profiles:
             raise _unknown_or_invalid(error) from None
         return {**document, "refused": refused.wire()}
 
-    def _require_floor(self, name: str) -> None:
+    def _require_usable(self, name: str) -> None:
+        if stray := self.library.strays().get(name):
+            raise stray
         if breaches := floor.breaches(self.library.load(name)):
-            first = breaches[0]
-            raise ProfileBelowFloor(str(first.fault), layer=first.row.layer, **first.fault.wire())
+            first, *others = breaches
+            more = f"; and {len(others)} more, which 'spl profile lint {name}' names" if others else ""
+            raise ProfileBelowFloor(
+                f"{first.fault}{more}",
+                layer=first.row.layer,
+                remedy=first.refusal().remedy,
+                breaches=len(breaches),
+                **first.fault.wire(),
+            )
 
 
 def _unknown_or_invalid(error: Exception) -> NotFound | ProfileInvalid:
-    return NotFound(error.reason) if isinstance(error, UnknownProfile) else _invalid(error)
+    return NotFound(error.reason, remedy=LISTED) if isinstance(error, UnknownProfile) else _invalid(error)
 
 
 def _invalid(error: Exception) -> ProfileInvalid:
-    return ProfileInvalid(str(error), **(error.wire() if isinstance(error, ProfileError) else {}))
+    fields = error.wire() if isinstance(error, ProfileError) else {}
+    # What is wrong with a whole file, or with their folder, has no place in it.
+    if fields.get("line") is None:
+        fields["remedy"] = "mend what the message names, or take it out of the way"
+    return ProfileInvalid(str(error), **fields)

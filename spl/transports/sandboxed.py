@@ -6,12 +6,14 @@ import asyncio
 import json
 import time
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+from bwrap.host import shape
 from bwrap.launch import launch
 from spl.kernel.outcome import Ending
 
 if TYPE_CHECKING:
+    from bwrap.errors import LayerError
     from bwrap.launch import Confined
     from bwrap.ledger import Ledger
     from bwrap.plan import Plan
@@ -35,6 +37,26 @@ class Sandbox:
         confined = await launch(plan, self.image, self.ledger, seconds=self.probe_seconds)
         # Its probe's own connection is older than this: only what it makes with its credential is younger.
         return Worker(confined, time.monotonic())
+
+
+@dataclass(frozen=True, slots=True)
+class Isolation:
+    """What the last worker showed of this host: the layers that hold, or the one that does not."""
+
+    layers: list[str]
+    refused: LayerError | None = None
+
+    @classmethod
+    def of(cls, worker: Worker) -> Isolation:
+        """Give what a confirmed worker showed."""
+        return cls([each.layer for each in worker.confined.receipt.layers])
+
+    def wire(self) -> dict[str, Any]:
+        """Give it as health reports it, with the shape, which is this process's."""
+        found: dict[str, Any] = {"shape": str(shape()), "layers": self.layers}
+        if self.refused is not None:
+            found["refused"] = self.refused.wire()
+        return found
 
 
 class Worker:

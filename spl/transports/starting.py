@@ -16,6 +16,7 @@ from bwrap.errors import LayerError
 from spl.errors import IsolationUnavailable, StoreUnavailable
 from spl.kernel.outcome import Ending
 from spl.transports import in_process
+from spl.transports.sandboxed import Isolation
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Coroutine
@@ -37,12 +38,14 @@ class Transports:
 
     `sandbox` is what workers are made from, or the `LayerError` that says why none can be on this host: then every
     sandboxed start is refused by that layer. `credential_grace` is in seconds, beyond the run's wall clock.
+    `isolation` is what the last worker showed of this host.
     """
 
     def __init__(self, kernel: Kernel, sandbox: Sandbox | LayerError, *, credential_grace: float) -> None:
         self._kernel = kernel
         self._sandbox = sandbox
         self._credential_grace = credential_grace
+        self.isolation = Isolation([])
         self._runs: set[asyncio.Task[None]] = set()
         self._starts: set[asyncio.Task[Run]] = set()
         self._stopping = False
@@ -86,6 +89,7 @@ class Transports:
             except BaseException:
                 slot.release()
                 raise
+            self.isolation = Isolation.of(worker)
         wall_clock = terms.ceilings.wall_clock_secs
         seconds = None if wall_clock is None else wall_clock + self._credential_grace
         self._watch(self._see_through(run, worker.serve(run), slot))
@@ -116,18 +120,25 @@ class Transports:
         try:
             yield
         except LayerError as error:
-            _log.error("sandboxed start refused", actor=terms.actor, **error.wire())
-            await self._kernel.refuse(terms, error.wire())
+            refusal = error
+            if terms.profile is not None and not isinstance(self._sandbox, LayerError):
+                refusal = self._sandbox.plans.told(terms.profile, error)
+            self.isolation = Isolation([], refusal)
+            _log.error("sandboxed start refused", actor=terms.actor, **refusal.wire())
+            await self._kernel.refuse(terms, refusal.wire())
             raise IsolationUnavailable(
-                f"the layer {error.layer} cannot be confirmed: "
-                f"expected {error.expected}, observed {error.observed}",
-                **error.wire(),
+                f"the layer {refusal.layer} cannot be confirmed: "
+                f"expected {refusal.expected}, observed {refusal.observed}",
+                **refusal.wire(),
             ) from None
 
     async def _see_through(self, run: Run, loop: Coroutine[Any, Any, Ending], slot: Slot | None) -> None:
         thread = run.terms.thread
         try:
             ending = await loop
+        except asyncio.CancelledError:
+            # Cancelled while it was being ended already: it was killed, and the run must get its outcome.
+            ending = Ending(clean=False, cause="daemon")
         except Exception:  # noqa: BLE001 - whatever it was, the run must get its outcome
             _log.exception("a loop failed by a fault of the daemon's own", thread=thread)
             ending = Ending(clean=False, said="A fault of the daemon's own.")

@@ -18,6 +18,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 
+_PATH_BENEATH = 1  # LANDLOCK_RULE_PATH_BENEATH, linux/landlock.h
+
+
 def attempt_all(attempts: list[list[object]]) -> dict[str, object]:
     """Make every attempt, each `[name, operation, arguments…]`, in order; give the results by name.
 
@@ -70,16 +73,31 @@ def _syscall_fd(number: int, *arguments: int | str | None) -> int:
     return value
 
 
-def _landlock(create: int, restrict: int, *rights: int) -> int:
-    # struct landlock_ruleset_attr: a word each. No rule is added, so that each right is denied, for good (landlock(7)).
+def _landlock(calls: list[int], rights: list[int], given_back: int, paths: list[str]) -> int:
+    """Give up rights for good but for some beneath some folders; the calls' numbers are in the order of their use."""
+    create, add, restrict = calls
+    # struct landlock_ruleset_attr: a word each. What no rule gives back is denied (landlock(7)).
     attributes = b"".join(right.to_bytes(8, sys.byteorder) for right in rights)
     ruleset = _syscall(create, attributes, len(attributes), 0)
     if ruleset < 0:
         return ruleset
     try:
+        for path in paths:
+            if (added := _landlock_rule(add, ruleset, given_back, path)) < 0:
+                return added
         return _syscall(restrict, ruleset, 0)
     finally:
         os.close(ruleset)
+
+
+def _landlock_rule(add: int, ruleset: int, given_back: int, path: str) -> int:
+    folder = os.open(path, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        # struct landlock_path_beneath_attr, packed: a word of rights and a descriptor.
+        rule = given_back.to_bytes(8, sys.byteorder) + folder.to_bytes(4, sys.byteorder)
+        return _syscall(add, ruleset, _PATH_BENEATH, rule, 0)
+    finally:
+        os.close(folder)
 
 
 def _open(path: str, flags: int) -> int:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
     from tests.conftest import Copy
 
@@ -23,10 +23,10 @@ SHAPES = ("same-user", "hosted")
 class Daemon:
     """A child that plays scenarios; `shape` is its shape."""
 
-    def __init__(self, copy: Copy, shape: str) -> None:
+    def __init__(self, copy: Copy, shape: str, *, prefix: Sequence[str] = ()) -> None:
         self.shape = shape
         self.uid = ORDINARY if shape == "same-user" and os.getuid() == 0 else os.getuid()
-        self._process = start(copy, self.uid, "tests.bwrap.child")
+        self._process = start(copy, self.uid, "tests.bwrap.child", prefix=prefix)
 
     def play(
         self, name: str, *, module: str = "scenarios", home: bytes = b"home", **arguments: object
@@ -50,11 +50,13 @@ class Daemon:
         self._process.communicate()
 
 
-def start(copy: Copy, uid: int, module: str, *arguments: str) -> subprocess.Popen[bytes]:
-    """Start a module of the copy under a uid."""
+def start(
+    copy: Copy, uid: int, module: str, *arguments: str, prefix: Sequence[str] = ()
+) -> subprocess.Popen[bytes]:
+    """Start a module of the copy under a uid; `prefix` goes before its command."""
     other = uid if uid != os.getuid() else None
     return subprocess.Popen(
-        [*copy.command, "-m", module, *arguments],
+        [*prefix, *copy.command, "-m", module, *arguments],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         env=copy.env,
@@ -65,10 +67,10 @@ def start(copy: Copy, uid: int, module: str, *arguments: str) -> subprocess.Pope
     )
 
 
-def _daemon(copy: Copy, shape: str) -> Iterator[Daemon]:
+def _daemon(copy: Copy, shape: str, *, prefix: Sequence[str] = ()) -> Iterator[Daemon]:
     if shape == "hosted" and os.getuid() != 0:
         pytest.skip("the hosted shape needs root")
-    daemon = Daemon(copy, shape)
+    daemon = Daemon(copy, shape, prefix=prefix)
     yield daemon
     daemon.stop()
 
@@ -83,6 +85,14 @@ def daemon(request: pytest.FixtureRequest, world_readable: Copy) -> Iterator[Dae
 def hosted(world_readable: Copy) -> Iterator[Daemon]:
     """Give a child of the hosted shape."""
     yield from _daemon(world_readable, "hosted")
+
+
+@pytest.fixture(scope="session")
+def mounting(world_readable: Copy) -> Iterator[Daemon]:
+    """Give a child of the hosted shape that may mount: in a namespace of its own, whose mounts reach its workers."""
+    # Private first: nothing that is mounted here may reach the host.
+    steps = 'mount --make-rprivate / && mount --make-rshared / && exec "$@"'
+    yield from _daemon(world_readable, "hosted", prefix=["unshare", "-m", "sh", "-c", steps, "sh"])
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:

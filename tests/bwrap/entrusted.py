@@ -65,10 +65,15 @@ async def does(stage: Stage, source: str, extra: str = "") -> dict[str, Any]:
     return await _ended(worker)
 
 
-async def runs(stage: Stage, python: str = "", profile: str = "worker") -> dict[str, Any]:
-    """Give a whole run to a worker, of another interpreter if one is named; give the doors it went through too."""
+async def runs(stage: Stage, python: str = "", profile: str = "worker", extra: str = "") -> dict[str, Any]:
+    """Give a whole run to a worker, of another interpreter if one is named; give the doors it went through too.
+
+    `extra` are lines of a profile that extends the one that is named.
+    """
     host = replace(examine(), python=hosts.examine_python(python)) if python else examine()
-    plan = resolve(Library().load(profile), host, Places(stage.home, f"{stage.folder}/w"))
+    plan = stage.plan(profile, extra)
+    if python:
+        plan = resolve(Library().load(profile), host, Places(stage.home, f"{stage.folder}/w"))
     with closing(images.seal(host.python)) as image:
         worker = await stage.launch(plan, image)
     visited: list[str] = []

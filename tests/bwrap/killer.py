@@ -74,14 +74,16 @@ class _Daemon:
         os.close(writing)
         self._said = open(reading, "rb", buffering=0)  # noqa: SIM115 - closed by `die`
 
-    def die(self, seconds: float, until: str = "there") -> None:
+    def die(self, seconds: float) -> None:
         """Kill it after so many seconds, or once it says that it is there, or it did so itself."""
         deadline = time.monotonic() + seconds
         while select.select([self._said], [], [], max(deadline - time.monotonic(), 0))[0]:
             line = self._said.readline().split()
-            if not line or line[0].decode() == until:
+            if not line:
                 break
             self.reached, self.calls = line[0].decode(), int(line[1])
+            if self.reached == "there":
+                break
         os.kill(self._pid, signal.SIGKILL)
         self._said.close()
 
@@ -90,26 +92,20 @@ def _calls(stage: Stage, plan: Plan, image: Sealed) -> int:
     """Give how many calls to the operating system a whole launch makes."""
     daemon = _Daemon(stage, plan, image, "chance", None)
     daemon.die(SECONDS)
-    assert daemon.reached == "entrusted"
+    assert daemon.reached == "there"
     _left(stage)
     return daemon.calls
 
 
 def _left(stage: Stage) -> dict[str, Any]:
     """Wait until nothing is left of a killed daemon, by itself or once the next one has swept."""
-    began = time.monotonic()
     by_itself = _all_end()
-    seconds = time.monotonic() - began
     swept = Ledger(f"{stage.home}/run/workers").sweep()
     # The probes' own connections: were they to fill the backlog, the next worker would wait for room in it.
     with suppress(BlockingIOError):
         while True:
             stage.listener.accept()[0].close()
-    return {
-        "left": 0 if by_itself else len(swept),
-        "for_ever": not by_itself and not _all_end(),
-        "seconds": seconds,
-    }
+    return {"left": 0 if by_itself else len(swept), "for_ever": not by_itself and not _all_end()}
 
 
 def _all_end() -> bool:
@@ -189,7 +185,9 @@ def _stop_bubblewrap_once_it_forked(changes: ExitStack, tell: Any) -> None:
     async def stopped(self: launching._Launch, uid: int, gid: int) -> Process:
         monitor = self._pid_of_monitor()
         while not _read(f"/proc/{monitor}/task/{monitor}/children"):
-            pass
+            assert not select.select([self._open["monitor"]], [], [], 0)[0], (
+                "bubblewrap ended before it forked"
+            )
         os.kill(monitor, signal.SIGSTOP)
         tell("there")
         return await asyncio.get_running_loop().create_future()  # type: ignore[no-any-return]

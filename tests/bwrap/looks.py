@@ -69,6 +69,7 @@ def blinded(at: int, way: OSError | None) -> Iterator[list[str]]:
         patch.object(os, "readlink", failing(os.readlink, str)),
         patch.object(os, "listdir", failing(os.listdir, list)),
         patch.object(os, "scandir", failing(os.scandir, _NoEntries)),
+        patch.object(os, "stat", failing(os.stat, lambda: os.stat_result([0] * 10))),
     ):
         yield seen
 
@@ -178,6 +179,7 @@ async def gone_before_the_start(stage: Stage) -> dict[str, Any]:
     """Launch with a source that went after the plan was made; give the refusal and what was started."""
     folder = f"{stage.folder}/shown"
     os.mkdir(folder)
+    os.chmod(folder, 0o755)
     plan = stage.plan(extra=f'[filesystem]\nread_only = ["?{folder}"]')
     os.rmdir(folder)
     image = stage.image()

@@ -18,6 +18,7 @@ from bwrap import plan as plans
 from bwrap.errors import LayerError
 from bwrap.host import file_stamp
 from bwrap.launch import _Launch
+from bwrap.seccomp import compile_filter
 from tests.bwrap.stage import allowing_all, examine, judged, options, without
 
 if TYPE_CHECKING:
@@ -188,6 +189,24 @@ def _root_in_the_daemons_namespace(stage: Stage, stack: ExitStack) -> None:
         stack.enter_context(context)
 
 
+def _swapped(stage: Stage, stack: ExitStack) -> Plan:
+    """Have a folder that is shown become another after it was looked at, and before bubblewrap looks its path up."""
+    shown, other = f"{stage.folder}/shown", f"{stage.folder}/other"
+    for folder in (shown, other):
+        os.mkdir(folder)
+        os.chmod(folder, 0o755)
+    plan = stage.plan(extra=f'[filesystem]\nread_only = ["{shown}"]')
+    require = plans.Plan.require_sources
+
+    def swapping(self: Plan) -> None:
+        require(self)
+        os.rename(shown, f"{stage.folder}/gone")
+        os.rename(other, shown)
+
+    stack.enter_context(patch.object(plans.Plan, "require_sources", swapping))
+    return plan
+
+
 # --- by what the profile claims, and what the program does of itself ---
 
 OWN_PROC = '[namespaces]\npid = true\n[filesystem]\nproc = "own"\n'
@@ -266,12 +285,20 @@ def _remove_ipc(name: str, remove: str, before: set[int]) -> None:
         getattr(ctypes.CDLL(None), remove)(identifier, 0, None)
 
 
+def _allowing_sockets(stage: Stage, _: ExitStack) -> Plan:
+    plan = stage.plan()
+    rules = plan.filter.rules
+    when = {call: condition for call, condition in rules.when.items() if call != "socket"}
+    loose = compile_filter(replace(rules, allow=rules.allow | {"socket"}, when=when))
+    return replace(plan, filter=replace(plan.filter, program=loose.program))
+
+
 REMOVALS: dict[str, Removal] = {
     "nothing is confined": _nothing,
     "the daemon's user namespace, as root": _root_in_the_daemons_namespace,
     "uid 0 outside": _patched(_as_root),
     "the daemon's network": _without("--unshare-net"),
-    "a filter that allows sockets": lambda stage, _: allowing_all(stage.plan()),
+    "a filter that allows sockets": _allowing_sockets,
     "a writable home": _told(lambda stage: without("--remount-ro", stage.home)),
     "no file system over the home": _told(_bare_home),
     "a file in the home": _added(lambda stage: ["--ro-bind", _file(stage), f"{stage.home}/file"]),
@@ -279,6 +306,7 @@ REMOVALS: dict[str, Removal] = {
     "a writable host folder": _added(lambda stage: ["--bind", _folder(stage), "/shared"]),
     "a read-only host folder": _added(lambda stage: ["--ro-bind", _folder(stage), "/shared"]),
     "a folder with devices": _added(lambda stage: ["--dev-bind", "/dev/null", "/shared"]),
+    "a source that was looked at": _swapped,
     "the daemon's IPC": _without("--unshare-ipc"),
     "the daemon's host name": _without("--unshare-uts"),
     "the daemon's control groups": _without("--unshare-cgroup"),

@@ -141,6 +141,30 @@ async def no_source(stage: Stage) -> dict[str, str]:
     return await _refused(stage, plan)
 
 
+async def another_image(stage: Stage) -> dict[str, str]:
+    """Have bubblewrap given another program than the sealed one, which says the sealed one's digest."""
+    sealed = stage.image()
+    other = stage.image(f"def _digest(path): return {sealed.digest!r}")
+    digest, other.digest = other.digest, sealed.digest
+    return {**await _refused(stage, image=other), "sealed": sealed.digest, "started": digest}
+
+
+async def complaint(stage: Stage, said: str) -> dict[str, str]:
+    """Launch with a source that goes before bubblewrap looks for it, and whose name tells of another layer."""
+    folder = f"{stage.folder}/{said}"
+    os.mkdir(folder)
+    os.chmod(folder, 0o755)
+    plan = stage.plan(extra=f'[filesystem]\nread_only = ["{folder}"]')
+    os.rmdir(folder)
+    with patch.object(type(plan), "require_sources", lambda self: None):
+        return await _refused(stage, plan)
+
+
+async def crowded(stage: Stage) -> dict[str, str]:
+    """Launch with a limit that leaves no room for bubblewrap's child, in the shape in which its own uid counts."""
+    return await _refused(stage, stage.plan(extra="[limits]\nprocesses = 1"))
+
+
 async def _refused(
     stage: Stage, plan: Plan | None = None, image: Sealed | None = None, seconds: float = 30
 ) -> dict[str, str]:

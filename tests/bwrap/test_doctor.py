@@ -212,6 +212,22 @@ def test_what_is_only_suspected_is_not_blamed_for_what_was_not_a_matter_of_permi
     assert doctor.explain(error, machine) is error
 
 
+def test_a_path_that_is_closed_is_no_fault_of_a_container(tmp_path: Path) -> None:
+    machine = planted(
+        tmp_path, {".dockerenv": "", f"{SYSCTL}/kernel/apparmor_restrict_unprivileged_userns": "1"}
+    )
+    error = refusal("mounts", "Can't find source path /x: Permission denied")
+    assert doctor.explain(error, machine) is error
+
+
+def test_a_process_too_many_is_told_as_that_whatever_else_is_wrong(tmp_path: Path) -> None:
+    machine = planted(tmp_path, {".dockerenv": "", f"{SYSCTL}/user/max_user_namespaces": "0"})
+    said = "Creating new namespace failed: Resource temporarily unavailable"
+    told = doctor.explain(refusal(said=said), machine)
+    assert (told.layer, told.observed) == ("limits", f"bwrap: {said}")
+    assert "RLIMIT_NPROC" in told.remedy
+
+
 def test_the_first_cause_of_the_table_is_the_one_that_is_blamed(tmp_path: Path) -> None:
     files = {".dockerenv": "", f"{SYSCTL}/user/max_user_namespaces": "0"}
     assert "max_user_namespaces" in doctor.explain(refusal(), planted(tmp_path, files)).observed

@@ -8,15 +8,17 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from bwrap import groups, seccomp
+from bwrap import groups, render, seccomp
 from bwrap.errors import ProfileError
 from bwrap.groups import ARCHITECTURES
 from bwrap.library import SHIPPED, Library
+from bwrap.lint import lint
 from tests.bwrap.authored import marked, refused, written
 
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from bwrap.profile import Profile
     from bwrap.seccomp import Rules
 
 PROFILES = Library().shipped()
@@ -283,7 +285,7 @@ MISTAKES = {
         'allow = ["!listen"]', '"!listen"', "'!listen' removes what is not allowed before it",
     ),
     "a call taken away twice": (
-        'allow = ["!connect", "!connect"]', '"!connect"', "removes what is not allowed before it",
+        'allow = ["!connect", "connect", "!@unix-client", "!connect"]', '"!connect"', "stands in this list already",
     ),
     "a group that is not allowed": ('allow = ["!@mount"]', '"!@mount"', "removes what is not allowed before it"),
     "a call taken away before it is allowed": (
@@ -354,6 +356,43 @@ def test_what_is_no_word_on_calls_is_named_by_its_place_and_reason(tmp_path: Pat
     assert error.line is not None
     assert error.column is not None
     assert lines[error.line][error.column - 1 :].startswith(word)
+
+
+def test_the_conditions_of_a_profile_compare_48_values_at_most_all_together(tmp_path: Path) -> None:
+    inherited = [value for row in Library().load("worker").syscalls.when for value in row.equals or ()]
+    rest = groups.MOST_VALUES - len(inherited)
+    row = '[[syscalls.when]]\ncall = "{call}"\nargument = 5\nequals = {values}\n'
+    most = row.format(call="read", values=list(range(rest)))
+    assert "read" in meant(tmp_path, most).when
+
+    for one_more in ("equals = [0]", "has = 1"):
+        error = refused(tmp_path, f'{most}[[syscalls.when]]\ncall = "write"\nargument = 5\n{one_more}')
+
+        assert (error.line, marked(error)) == (6, "[[syscalls.when]]")
+        assert error.reason == "the conditions of a profile compare at most 48 values in all"
+
+
+def test_what_a_profile_says_of_calls_is_read_once_on_each_architecture(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """However many words break the floor: each asks which word that was, and a daemon waits for the answers."""
+    read: list[str] = []
+    chosen = groups.chosen
+
+    def counted(profile: Profile, arch: str) -> dict[str, groups.Word]:
+        read.append(arch)
+        return chosen(profile, arch)
+
+    monkeypatch.setattr(groups, "chosen", counted)
+    others = sorted(seccomp.names("x86_64") - groups.allowable())[:256]
+    own = written(tmp_path, "[syscalls]\nallow = [\n" + ",\n".join(f'"{call}"' for call in others) + "]")
+    remarks = lint(own)
+    described = render.described(own)
+
+    assert len(remarks) >= 256
+    assert len(described["floor"]["breaches"]) >= 250
+    assert own.digest
+    assert sorted(read) == sorted(ARCHITECTURES)
 
 
 def test_two_groups_that_refuse_a_call_alike_are_no_mistake(tmp_path: Path) -> None:

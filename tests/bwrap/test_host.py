@@ -4,6 +4,7 @@ import os
 import shutil
 import subprocess
 import sys
+import tempfile
 from typing import TYPE_CHECKING
 
 import pytest
@@ -61,15 +62,24 @@ def test_a_setuid_bubblewrap_is_refused(tmp_path: Path, monkeypatch: pytest.Monk
 
 
 @pytest.mark.parametrize(
-    "text", ["exit 0", "echo bubblewrap 0.4.0; echo --args --seccomp --disable-usernsX", "kill $$"]
+    ("text", "said"),
+    [
+        ("exit 0", " answers nothing to --help"),
+        ("kill $$", " answers nothing to --help"),
+        ("echo --args --seccomp --disable-usernsX", " does not know --block-fd"),
+        (
+            "case $1 in --version) echo bubblewrap 0.3.0;; *) echo --bind;; esac",
+            r" \(0\.3\.0\) does not know --args",
+        ),
+    ],
 )
-def test_a_bubblewrap_without_an_option_that_is_needed_is_refused(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str
+def test_a_bubblewrap_without_an_option_that_is_needed_is_refused_with_its_version(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str, said: str
 ) -> None:
-    script(tmp_path, text)
+    path = script(tmp_path, text)
     only_in(tmp_path, monkeypatch)
 
-    with pytest.raises(LayerError, match=r"install bubblewrap 0\.8\.0 or later"):
+    with pytest.raises(LayerError, match=rf"{path}{said}; install bubblewrap 0\.8\.0 or later"):
         host.find_bubblewrap(Shape.SAME_USER)
 
 
@@ -192,6 +202,23 @@ def test_an_env_that_does_not_become_the_program_it_starts_is_refused(tmp_path: 
 
     with pytest.raises(LayerError, match="becomes the program it starts"):
         host.require_exec(str(forking), sys.executable)
+
+
+@pytest.mark.parametrize(("here", "mode"), [(Shape.HOSTED, 0o700), (Shape.SAME_USER, 0o600)])
+def test_an_env_that_cannot_be_had_is_what_is_to_be_mended_and_not_the_interpreter(
+    monkeypatch: pytest.MonkeyPatch, here: Shape, mode: int
+) -> None:
+    found = shutil.which
+    with tempfile.NamedTemporaryFile(dir="/tmp") as env:
+        os.chmod(env.name, mode)
+        monkeypatch.setattr(
+            shutil, "which", lambda name, path=None: env.name if name == "env" else found(name, path=path)
+        )
+
+        with pytest.raises(LayerError, match=f"chmod a\\+rx {env.name}', or install .*coreutils") as caught:
+            host.find_python(here)
+
+    assert (caught.value.layer, env.name in caught.value.observed) == ("environment", True)
 
 
 @pytest.mark.parametrize("answer", [r"\377\n\n\nx", r"3.12.0\n/usr\n\n\033[2J", "1\\n2\\n3\\n4\\n5"])

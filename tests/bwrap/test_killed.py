@@ -55,7 +55,7 @@ def test_with_a_pid_namespace_what_may_outlive_it_is_gone_after_the_next_ones_sw
 def test_a_child_that_waits_for_bubblewrap_dies_with_the_daemon_too(world_readable: Copy, shape: str) -> None:
     (told,) = kill(world_readable, shape, "forked")
 
-    assert (told["left"], told["for_ever"]) == (0, False)
+    assert (told["reached"], told["left"], told["for_ever"]) == ("there", 0, False)
 
 
 @pytest.mark.claim("I13")
@@ -66,4 +66,4 @@ def test_a_bubblewrap_that_starts_after_its_daemon_died_leaves_nothing(
 ) -> None:
     (told,) = kill(world_readable, shape, "spawned", extra=extra)
 
-    assert (told["left"], told["for_ever"]) == (0, False)
+    assert (told["reached"], told["left"], told["for_ever"]) == ("there", 0, False)

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from tests.conftest import Copy
 
 LAYERS = [
-    "user_namespace", "separate_user", "network", "home", "mounts", "ipc", "uts", "cgroup", "syscalls", "landlock",
+    "syscalls", "user_namespace", "separate_user", "network", "home", "mounts", "ipc", "uts", "cgroup", "landlock",
     "capabilities", "no_new_privs", "limits", "environment", "descriptors", "session", "parent_death", "credential",
 ]  # fmt: skip
 
@@ -159,18 +159,23 @@ def test_a_home_may_have_any_name(daemon: Daemon, home: bytes) -> None:
         ),
         ("def attempt_all(rows): raise SystemExit(0)", "sandbox", "it ended without a word"),
         ("def attempt_all(rows): raise OSError", "sandbox", "OSError"),
+        (
+            "def attempt_all(rows): os._exit(os.write(2, b'bwrap: Creating new namespace failed: not permitted'))",
+            "sandbox",
+            "bwrap: Creating new namespace failed: not permitted",
+        ),
         ("def attempt_all(rows):\n    while True: os.write(1, b'x' * 4096)", "image", "more than 65536 bytes"),
-        ("def attempt_all(rows): return {}", "user_namespace", "not attempted"),
+        ("def attempt_all(rows): return {}", "syscalls", "not attempted"),
         ("def attempt_all(rows): return []", "image", "without this launch's nonce"),
         (
             "def attempt_all(rows): return {row[0]: -1 for row in rows}",
-            "user_namespace",
+            "syscalls",
             "EPERM",
         ),
     ],
     ids=[
         "another nonce", "another image", "no JSON", "no object", "two answers", "exit 0", "fault",
-        "flood", "nothing attempted", "no results", "all refused",
+        "bubblewrap's words", "flood", "nothing attempted", "no results", "all refused",
     ],
 )  # fmt: skip
 def test_a_program_that_does_not_prove_its_layers_is_refused_and_nothing_is_left(
@@ -208,6 +213,47 @@ def test_a_launch_that_is_cancelled_leaves_nothing(daemon: Daemon) -> None:
 
 def test_a_bubblewrap_that_went_away_is_a_refusal(daemon: Daemon) -> None:
     assert daemon.play("no_bubblewrap")["layer"] in {"sandbox", "separate_user"}
+
+
+@pytest.mark.claim("I12", "M4")
+def test_another_program_that_says_what_the_sealed_one_would_is_refused_by_what_stands_there(
+    daemon: Daemon,
+) -> None:
+    told = daemon.play("another_image")
+
+    assert (told["layer"], told["expected"]) == ("image", f"the sealed program {told['sealed']}")
+    assert told["observed"] == told["started"]
+
+
+@pytest.mark.claim("I12")
+def test_what_bubblewrap_says_before_the_program_runs_names_the_layer_that_failed(daemon: Daemon) -> None:
+    refused = daemon.play("complaint", said="seccomp")
+
+    assert refused["layer"] == "mounts"
+    assert refused["observed"].startswith("bwrap: Can't find source path")
+
+
+def test_a_process_too_many_is_told_as_that(hosted: Daemon) -> None:
+    refused = hosted.play("crowded")
+
+    assert (refused["layer"], refused["expected"]) == ("limits", "room for one more process")
+    assert "Resource temporarily unavailable" in refused["observed"]
+
+
+@pytest.mark.claim("I4", "I12")
+@pytest.mark.parametrize(
+    "words",
+    [
+        'default = "EPERM"',
+        'default = "EACCES"\nrefuse = [{ group = "@mount", errno = "ENOSYS" }]',
+        'refuse = ["!@mount", "!@trace", "!@keyring", "!@namespace", "!@identity", "!@host"]',
+        'allow = ["inotify_init1", "eventfd2"]',
+    ],
+)
+def test_a_profile_that_refuses_in_its_own_way_is_confirmed_as_it_says(daemon: Daemon, words: str) -> None:
+    told = daemon.play("receipt", extra=f"[syscalls]\n{words}\n")
+
+    assert "syscalls" in [layer["layer"] for layer in told["receipt"]["layers"]]
 
 
 def test_a_source_that_went_away_is_a_refusal_by_the_layer_of_mounts(daemon: Daemon) -> None:

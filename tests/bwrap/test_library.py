@@ -182,23 +182,39 @@ def test_a_profile_may_extend_eight_deep_and_no_deeper(tmp_path: Path) -> None:
     assert (caught.value.file, marked(caught.value)) == (f"{tmp_path}/p6.toml", '"base"')
 
 
-@pytest.mark.parametrize("make", ["file", "dangling link"])
-@pytest.mark.parametrize("load", ["worker", "own"])
-def test_a_file_that_bears_a_shipped_name_is_an_error_and_stands_in_for_nothing(
-    tmp_path: Path, load: str, make: str
+@pytest.mark.claim("I12")
+@pytest.mark.parametrize("make", ["file", "broken file", "folder", "dangling link"])
+def test_a_file_that_bears_a_shipped_name_is_never_read_and_is_said_to_be_astray(
+    tmp_path: Path, make: str
 ) -> None:
+    stray = tmp_path / "worker.toml"
+    match make:
+        case "file":
+            stray.write_text('extends = "base"\n[namespaces]\nnet = false')
+        case "broken file":
+            stray.write_text("=")
+        case "folder":
+            stray.mkdir()
+        case _:
+            stray.symlink_to("absent")
+    own = written(tmp_path, "", name="own")
+    library = Library(tmp_path)
+
+    assert library.load("worker").digest == Library().load("worker").digest == own.digest
+    assert library.own() == ["own"]
+    assert list(library.strays()) == ["worker"]
+    error = library.strays()["worker"]
+    assert (error.file, error.line) == (str(stray), None)
+    assert error.reason == (
+        "'worker' is the name of a shipped profile, so this file is never read: "
+        'rename it, and begin it with extends = "worker"'
+    )
+
+
+def test_without_a_file_of_a_shipped_name_nothing_is_astray(tmp_path: Path) -> None:
     written(tmp_path, "", name="own")
-    shadow = tmp_path / "worker.toml"
-    if make == "file":
-        shadow.write_text('extends = "base"')
-    else:
-        shadow.symlink_to("absent")
 
-    with pytest.raises(ProfileError, match="'worker' is the name of a shipped profile") as caught:
-        Library(tmp_path).load(load)
-
-    assert caught.value.file == str(shadow)
-    assert Library(tmp_path).load("base").name == "base"
+    assert Library(tmp_path).strays() == Library().strays() == Library(tmp_path / "absent").strays() == {}
 
 
 # --- whose files they are ---
@@ -220,7 +236,7 @@ def test_a_link_to_ones_own_file_is_read(user: User) -> None:
         assert user.library.load("own").name == "own"
 
 
-@pytest.mark.parametrize("mode", [0o620, 0o602, 0o666])
+@pytest.mark.parametrize("mode", [0o602, 0o622, 0o666])
 def test_a_file_that_others_may_write_to_is_refused_with_its_mode(user: User, mode: int) -> None:
     user.file(mode=mode)
 
@@ -408,3 +424,19 @@ def test_a_shipped_file_that_is_replaced_after_the_library_was_made_changes_noth
 def _forget_groups() -> None:
     groups.groups.cache_clear()
     groups.constants.cache_clear()
+
+
+def test_a_file_that_its_users_own_group_can_write_is_no_others(user: User) -> None:
+    """A umask of 002 goes with a group that is the user's alone."""
+    path = user.file(mode=0o664)
+    with user.acting():
+        assert user.library.load("own").chain == ("base", "worker", "own")
+    if os.getuid() == 0:
+        os.chown(path, -1, OTHER)
+        assert "lets others write to it" in user.refused().reason
+
+
+def test_what_a_profile_is_for_is_said_by_its_own_file_or_not_at_all(tmp_path: Path) -> None:
+    assert "worker" in (found := written(tmp_path, "[namespaces]\nnet = false").description)
+    assert "no network" not in found
+    assert written(tmp_path, 'description = "Mine."').description == "Mine."

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from bwrap import floor
+from bwrap import floor, needs
 from bwrap.library import Library
 from bwrap.lint import Remark, Severity, lint
 from tests.bwrap.authored import marked, written
@@ -23,7 +23,6 @@ WARNINGS = {
         "libc looks for another way only when it is told ENOSYS",
     ),
     "address_space": ('[limits]\naddress_space = "47M"', '"47M"', "under 48M an interpreter may not start"),
-    "open_files": ("[limits]\nopen_files = 7", "7", "under 8 an interpreter may not read its library"),
     "cgroup": ("[namespaces]\ncgroup = false", "false", "it would see the host's control groups"),
     "tmpfs": ('[[filesystem.tmpfs]]\npath = "/a"\nsize = "1M"', "[[filesystem.tmpfs]]", "not their number"),
     "read_only": ('[filesystem]\nread_only = ["/srv"]', '"/srv"', "'/srv' and all beneath it can be read"),
@@ -55,9 +54,9 @@ def test_what_may_surprise_is_a_warning_at_its_word_and_no_breach(tmp_path: Path
 @pytest.mark.parametrize(
     "text",
     [
-        '[limits]\naddress_space = "48M"\nopen_files = 8',
-        '[syscalls]\nallow = ["listen", "@time"]',
-        '[[syscalls.when]]\ncall = "listen"\nargument = 1\nequals = [1]',
+        '[limits]\naddress_space = "48M"\nopen_files = 9',
+        '[syscalls]\nallow = ["uname", "@time"]',
+        '[[syscalls.when]]\ncall = "uname"\nargument = 1\nequals = [1]',
     ],
 )
 def test_what_is_usual_is_no_warning(tmp_path: Path, text: str) -> None:
@@ -90,16 +89,23 @@ def test_a_condition_on_a_call_of_one_architecture_is_a_warning_at_the_call(tmp_
     assert (warning.row, marked(warning.fault)) == ("architecture", '"pause"')
 
 
-def test_breaches_come_first_and_say_what_the_floor_says(tmp_path: Path) -> None:
+def test_too_little_memory_to_start_at_all_is_an_error_and_not_a_warning_too(tmp_path: Path) -> None:
+    (remark,) = lint(written(tmp_path, '[limits]\naddress_space = "19M"'))
+
+    assert (remark.severity, remark.row) == (Severity.ERROR, "address_space")
+
+
+def test_errors_come_first_then_breaches_then_warnings_each_in_its_tables_words(tmp_path: Path) -> None:
     own = written(
-        tmp_path, '[syscalls]\ndefault = "EPERM"\nallow = ["ptrace", "pause"]\n[namespaces]\nnet = false'
+        tmp_path,
+        '[syscalls]\ndefault = "EPERM"\nallow = ["ptrace", "pause", "!mmap"]\n[namespaces]\nnet = false',
     )
 
     said = lint(own)
 
     assert [(each.severity, each.row) for each in said] == [
-        (Severity.BREACH, "net namespace"), (Severity.BREACH, "@trace"),
+        (Severity.ERROR, "memory"), (Severity.BREACH, "net namespace"), (Severity.BREACH, "@trace"),
         (Severity.WARNING, "default"), (Severity.WARNING, "architecture"),
     ]  # fmt: skip
-    breaches = floor.breaches(own)
-    assert [each.fault.reason for each in said[:2]] == [each.fault.reason for each in breaches]
+    words = [*needs.missing(own), *floor.breaches(own)]
+    assert [each.fault.reason for each in said[:3]] == [each.fault.reason for each in words]

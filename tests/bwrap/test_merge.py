@@ -31,7 +31,7 @@ def test_values_replace_and_tables_merge(tmp_path: Path) -> None:
 
 
 def test_lists_append_and_hold_nothing_twice(tmp_path: Path) -> None:
-    own = written(tmp_path, '[filesystem]\nread_only = ["@python", "/srv", "/srv"]\nempty = []')
+    own = written(tmp_path, '[filesystem]\nread_only = ["@python", "/srv"]\nempty = []')
 
     assert own.filesystem.read_only == ["@python", "/srv"]
     assert own.filesystem.empty == ["@home"]
@@ -96,7 +96,6 @@ REMOVALS = {
         '[[syscalls.when]]\ncall = "ioctl"\nequals = ["!TCGET"]', '"!TCGET"', "mean '!TCGETS'?",
     ),
     "nothing at all": ('[filesystem]\nempty = ["!"]', '"!"', "'!' removes what is not inherited"),
-    "twice": ('[filesystem]\nempty = ["!@home", "!@home"]', '"!@home"', "'!@home' removes what is not inherited"),
 }  # fmt: skip
 
 
@@ -142,6 +141,54 @@ def test_values_for_another_argument_do_not_join_those_that_are_inherited(tmp_pa
     assert error.reason == (
         "what is inherited compares argument 0 of 'socket'; take that away first, with when = ['!socket', …]"
     )
+
+
+# A list, and the entry of it that is one too many.
+TWICE = {
+    "a call": ('[syscalls]\nallow = ["uname", "getcwd", "uname"]', "syscalls.allow[2]", '"uname"'),
+    "a removal": ('[filesystem]\nempty = ["!@home", "!@home"]', "filesystem.empty[1]", '"!@home"'),
+    "a path": ('[filesystem]\nread_only = ["/srv", "/srv"]', "filesystem.read_only[1]", '"/srv"'),
+    "a value": (
+        WHEN.format(call="listen", argument=0, values="[1, 2, 1]"), "syscalls.when[0].equals[2]", "1",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", TWICE)
+def test_a_word_that_stands_twice_in_one_list_is_an_error_at_the_second(tmp_path: Path, case: str) -> None:
+    text, place, word = TWICE[case]
+    error = refused(tmp_path, text)
+
+    assert (error.place, marked(error)) == (place, word)
+    assert error.reason.endswith("stands in this list already")
+    assert error.column is not None
+    assert text.split("\n")[(error.line or 0) - 2][: error.column - 1].count(word) == 1
+
+
+@pytest.mark.parametrize(
+    ("table", "key", "entry"),
+    [
+        ("filesystem", "read_only", '"/srv/{at}"'),
+        ("syscalls", "allow", '"call_{at}"'),
+        ("syscalls", "refuse", '{{ group = "@g{at}", errno = "EPERM" }}'),
+        ("filesystem", "tmpfs", '{{ path = "/a{at}", size = 1 }}'),
+    ],
+)
+def test_a_list_has_256_entries_at_most_and_the_next_is_an_error(
+    tmp_path: Path, table: str, key: str, entry: str
+) -> None:
+    lines = ",\n".join(entry.format(at=at) for at in range(257))
+    error = refused(tmp_path, f"[{table}]\n{key} = [\n{lines}]")
+
+    assert (error.line, error.place) == (3 + 257, f"{table}.{key}[256]")
+    assert error.reason == "a list has at most 256 entries"
+
+
+def test_a_list_may_have_256_entries_beside_those_it_inherits(tmp_path: Path) -> None:
+    said = [f'"/srv/{at}"' for at in range(256)]
+    own = written(tmp_path, "[filesystem]\nread_only = [\n" + ",\n".join(said) + "]")
+
+    assert len(own.filesystem.read_only) == 257
 
 
 @pytest.mark.parametrize("key", ["refuse", "when"])

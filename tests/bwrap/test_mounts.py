@@ -48,3 +48,43 @@ def test_a_home_that_is_named_through_a_link_is_hidden_under_either_name(daemon:
         "/home/run",
         "/home/run/spl-worker.sock",
     ]
+
+
+def test_what_is_closed_to_a_worker_is_refused_when_the_plan_is_made(daemon: Daemon) -> None:
+    file, folder, within = daemon.play("closed", module="showing")
+
+    layer, whom = ("separate_user", "others") if daemon.shape == "hosted" else ("mounts", "this user")
+    for refused in (file, folder, within):
+        assert refused["layer"] == layer
+        assert refused["remedy"] == f"open it to {whom}, or take it out of the profile"
+        assert "closed to" in refused["observed"] or "Permission denied" in refused["observed"]
+
+
+@pytest.mark.claim("I3")
+def test_the_home_is_not_shown_under_the_name_that_a_bind_mount_gives(mounting: Daemon) -> None:
+    lies, holds = "home: it lies in it, under another name", "home: it holds some of it, under another name"
+
+    assert mounting.play("aliases", module="showing") == {
+        "/alias beside /ada/home": f"{holds}: /alias/home",
+        "/alias/home beside /ada/home": lies,
+        "/alias/home/run beside /ada/home": lies,
+        "/other beside /ada/home": lies,
+        "/ada beside /alias/home": f"{holds}: /ada/home",
+        "/ada/home beside /alias/home": lies,
+    }
+
+
+@pytest.mark.claim("I3")
+def test_what_is_mounted_beneath_a_shown_folder_later_can_not_be_written(mounting: Daemon) -> None:
+    told = mounting.play("mounted_later", module="showing")
+
+    # It does come along, and by its mode and its mount anyone could write there: EACCES is Landlock's.
+    assert told["seen"] == ["tmpfs rw"]
+    assert told["said"] == ["written", "13", "30"]
+    assert told["made"] == []
+
+
+def test_without_landlock_it_could_be_written_as_the_page_says(mounting: Daemon) -> None:
+    told = mounting.play("mounted_later", module="showing", landlock=False)
+
+    assert (told["said"], told["made"]) == (["written", "written", "30"], ["file"])

@@ -62,7 +62,7 @@ def test_the_order_of_a_profiles_entries_changes_nothing(folders: Path, data: st
         ],
         "empty": ["@home", "/empty", "/empty/deeper", f"{folders}/a/d"],
         "sockets": ["@worker_socket"],
-        "tmpfs": [{"path": "@scratch", "size": 1}, {"path": f"{folders}/a/b/c", "size": 2}],
+        "tmpfs": [{"path": "/work", "size": 1}, {"path": f"{folders}/a/b/c", "size": 2}],
     }
     mixed = {name: data.draw(st.permutations(words)) for name, words in entries.items()}
     profile, host = Library().load("worker"), tree.host(folders)
@@ -99,8 +99,9 @@ def test_a_source_behind_a_symlink_stands_where_it_really_is(tmp_path: Path) -> 
     plan = tree.plan(tmp_path, reading(tmp_path / "link" / "file"))
 
     # Making a folder at the link's place would hide what the link leads to from all who go through it.
-    mount = next(mount for mount in plan.mounts if mount.source == f"{tmp_path}/link/file")
+    mount = next(each for each, source in plan.shown if source.named == f"{tmp_path}/link/file")
     assert (mount.kind, mount.target) == (Kind.READ_ONLY, f"{tmp_path}/real/file")
+    assert mount.source == f"{tmp_path}/real/file"
 
 
 def test_slashes_too_many_mean_the_same_path(tmp_path: Path) -> None:
@@ -163,6 +164,56 @@ def test_a_source_that_went_since_is_a_refusal_before_each_start(tmp_path: Path)
     assert "socket" in another.value.observed
 
 
+@pytest.mark.claim("I3")
+@pytest.mark.parametrize("swap", ["its link", "its folder", "itself"])
+def test_a_source_that_became_another_is_refused_before_a_start_and_asks_for_a_new_plan(
+    tmp_path: Path, swap: str
+) -> None:
+    for name in ("a/v1", "a/v2", "b/v1"):
+        (tmp_path / name).mkdir(parents=True)
+    (tmp_path / "a" / "current").symlink_to("v1")
+    plan = tree.plan(tmp_path, reading(tmp_path / "a" / "current"))
+    plan.require_sources()
+    assert plan.is_current()
+
+    if swap == "its link":
+        (tmp_path / "a" / "current").unlink()
+        (tmp_path / "a" / "current").symlink_to("v2")
+    elif swap == "its folder":
+        (tmp_path / "a").rename(tmp_path / "c")
+        (tmp_path / "a").symlink_to("c")
+    else:
+        (tmp_path / "a" / "v1").rename(tmp_path / "a" / "v0")
+        (tmp_path / "b" / "v1").rename(tmp_path / "a" / "v1")
+
+    assert not plan.is_current()
+    with pytest.raises(LayerError, match="that was looked at, observed another") as caught:
+        plan.require_sources()
+    assert caught.value.layer == "mounts"
+
+
+def test_a_link_is_followed_once_and_what_it_led_to_is_shown_in_its_place(tmp_path: Path) -> None:
+    (tmp_path / "v1").mkdir()
+    (tmp_path / "current").symlink_to("v1")
+
+    plan = tree.plan(tmp_path, reading(tmp_path / "current"))
+
+    (mount,) = (each for each, source in plan.shown if source.named == f"{tmp_path}/current")
+    assert (mount.target, mount.source) == (f"{tmp_path}/current", f"{tmp_path}/v1")
+
+
+def test_an_optional_source_that_comes_or_goes_asks_for_a_new_plan(tmp_path: Path) -> None:
+    text = reading(f"?{tmp_path}/there")
+    without = tree.plan(tmp_path, text)
+    assert without.is_current()
+    (tmp_path / "there").mkdir()
+    assert not without.is_current()
+    with_it = tree.plan(tmp_path, text)
+    assert with_it.is_current()
+    (tmp_path / "there").rmdir()
+    assert not with_it.is_current()
+
+
 def test_a_worker_socket_that_is_no_socket_any_more_is_a_refusal_before_each_start(tmp_path: Path) -> None:
     plan = tree.plan(tmp_path)
     (tmp_path / "w").unlink()
@@ -212,6 +263,10 @@ NESTED = {
     "beneath a link at the root": (
         'read_only = ["{link}"]\nempty = ["{link}/deeper"]',
         "name where it leads to",
+    ),
+    "a folder of the host in one that can be written": (
+        'read_only = [{shown}]\ntmpfs = [{{path = "{tree}", size = "1M"}}]',
+        "nothing of the host can be shown",
     ),
     "one path for two things": (
         'empty = ["/tmp"]\ntmpfs = [{{path = "/tmp", size = "1M"}}]',
@@ -281,6 +336,21 @@ def test_a_source_that_holds_the_home_or_lies_in_it_is_refused_by_the_layer_of_t
 
     with pytest.raises(LayerError) as caught:
         tree.plan(tmp_path, reading(path.format(tree=tmp_path)), home=home.format(tree=tmp_path))
+
+    assert caught.value.layer == "home"
+
+
+@pytest.mark.claim("I3")
+@pytest.mark.parametrize("path", ["shown", "shown/deep", "shown/deep/copy"])
+def test_a_file_of_the_home_is_not_shown_under_a_second_name(tmp_path: Path, path: str) -> None:
+    home = tmp_path / "ada" / "home"
+    (home / "secrets").mkdir(parents=True)
+    (home / "secrets" / "key").touch()
+    (tmp_path / "shown" / "deep").mkdir(parents=True)
+    (tmp_path / "shown" / "deep" / "copy").hardlink_to(home / "secrets" / "key")
+
+    with pytest.raises(LayerError, match="under another name") as caught:
+        tree.plan(tmp_path, reading(tmp_path / path), home=str(home))
 
     assert caught.value.layer == "home"
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from bwrap.library import Library, table_of
+from bwrap.library import SHIPPED, Library, table_of
 from bwrap.profile import Profile
 from tests.bwrap.authored import marked, refused, written
 
@@ -41,6 +41,8 @@ def test_the_strict_profile_is_the_workers_with_a_pid_namespace_and_less_of_ever
 
 
 # --- mistakes ---
+
+ALONE = "this says no 'extends', so it has to say everything: begin it with extends = \"worker\""
 
 # What is written from the second line on; line, column and marked text of the fault; its place and reason.
 MISTAKES = {
@@ -168,13 +170,29 @@ def test_what_no_profile_of_the_chain_says_is_named_at_the_start_of_the_last(tmp
     error = refused(tmp_path, "# nothing\n", extends="")
 
     assert (error.line, error.column) == (1, 1)
-    assert (error.place, error.reason) == ("description", "it is not said, here or in what this extends")
+    assert (error.place, error.reason) == ("description", ALONE)
 
 
 def test_an_empty_file_is_an_error_with_a_place(tmp_path: Path) -> None:
     error = refused(tmp_path, "", extends="")
 
     assert (error.line, error.column, error.place) == (1, 1, "description")
+
+
+def test_a_profile_alone_is_told_to_extend_another_and_what_it_lacks(tmp_path: Path) -> None:
+    error = refused(tmp_path, 'description = "d"\n[limits]\nprocesses = 1', extends="")
+
+    assert (error.place, error.reason) == ("namespaces", ALONE)
+
+
+def test_a_row_that_lacks_its_key_is_told_nothing_of_extending(tmp_path: Path) -> None:
+    base = (SHIPPED / "base.toml").read_text()
+    error = refused(tmp_path, f"{base}[[syscalls.when]]\nargument = 1", extends="")
+
+    assert (error.place, error.reason) == (
+        "syscalls.when[0].call",
+        "it is not said, here or in what this extends",
+    )
 
 
 def test_a_mistake_in_a_parent_is_named_in_the_parents_file(tmp_path: Path) -> None:
@@ -281,6 +299,13 @@ def test_the_digest_is_of_what_is_said_not_of_the_order(tmp_path: Path) -> None:
     )
 
     assert one.digest == other.digest
+
+
+def test_a_token_is_not_what_it_comes_to(tmp_path: Path) -> None:
+    tmpfs = '[[filesystem.tmpfs]]\npath = "{}"\nsize = "1M"'
+    one, other = (written(tmp_path, tmpfs.format(path)).digest for path in ("@scratch", "/tmp"))
+
+    assert one != other
 
 
 def test_any_other_value_has_another_digest(tmp_path: Path) -> None:

@@ -95,9 +95,9 @@ def test_bits_that_must_be_set_are_said_by_name(tmp_path: Path) -> None:
 def test_a_call_is_shown_with_the_reason_of_its_group_and_one_of_no_group_as_the_profiles_own(
     tmp_path: Path,
 ) -> None:
-    profile = own(tmp_path, 'extends = "worker"\n[syscalls]\nallow = ["getcpu"]\n')
+    profile = own(tmp_path, 'extends = "worker"\n[syscalls]\nallow = ["io_setup"]\n')
     lines = render.filter_lines(profile, compiled(profile, "x86_64"))
-    assert lines[lines.index("allow getcpu") - 1] == "# Named by the profile itself."
+    assert lines[lines.index("allow io_setup") - 1] == "# Named by the profile itself."
     at = next(i for i, line in enumerate(lines) if line.startswith("refuse") and "ptrace" in line)
     assert lines[at - 1] == f"# @trace: {groups.groups()['trace'].reason}"
 
@@ -209,13 +209,31 @@ def test_no_size_and_no_duration_of_the_format_is_shown_as_a_bare_number() -> No
 def test_a_profile_that_cannot_be_used_is_listed_with_its_error(tmp_path: Path) -> None:
     (tmp_path / "broken.toml").write_text('extends = "worker"\n[limits]\nopen_files = "many"\n')
     (tmp_path / "Odd Name.toml").write_text("")
-    (tmp_path / "strict.toml").write_text("")
     own(tmp_path, 'extends = "worker"\ndescription = "good"\n', "good")
     rows = {row["name"]: row for row in render.listed(Library(tmp_path))}
     assert list(rows) == ["base", "strict", "worker", "Odd Name", "broken", "good"]
+    assert {name: row["floor"] for name, row in rows.items()} == {
+        "base": "below", "strict": "ok", "worker": "ok", "Odd Name": None, "broken": None, "good": "ok",
+    }  # fmt: skip
     assert (rows["good"]["source"], rows["good"]["error"]) == ("own", None)
     assert rows["good"]["digest"] == Library(tmp_path).load("good").digest
     assert rows["broken"]["digest"] is None
     assert (rows["broken"]["error"]["line"], rows["broken"]["error"]["column"]) == (3, 14)
     assert "a name is" in rows["Odd Name"]["error"]["message"]
-    assert "rename this and extend that" in rows["strict"]["error"]["message"]
+
+
+def test_a_file_that_bears_a_shipped_name_is_a_row_beside_the_shipped_profiles(tmp_path: Path) -> None:
+    (tmp_path / "strict.toml").write_text('extends = "worker"\n')
+    shipped, stray = (row for row in render.listed(Library(tmp_path)) if row["name"] == "strict")
+    assert (shipped["source"], shipped["error"], shipped["floor"]) == ("shipped", None, "ok")
+    assert (stray["source"], stray["digest"], stray["floor"]) == ("own", None, None)
+    assert f"{tmp_path}/strict.toml" in stray["error"]["message"]
+
+
+def test_what_lint_says_beside_the_breaches_stands_in_the_description(tmp_path: Path) -> None:
+    profile = own(tmp_path, 'extends = "worker"\n[syscalls]\nallow = ["ptrace"]\ndefault = "EPERM"\n')
+    document = render.described(profile)
+    assert [(row["severity"], row["row"], row["line"]) for row in document["remarks"]] == [
+        ("warning", "default", 4)
+    ]
+    assert not document["floor"]["ok"]

@@ -152,6 +152,22 @@ def test_a_command_is_watched_from_its_first_call_to_its_last(daemon: Daemon) ->
     assert ["syscalls", "kill", "EPERM", 1] in found["refused"]
 
 
+@pytest.mark.parametrize("strace", ["strace", None], ids=["watched", "unwatched"])
+def test_a_command_that_its_limit_of_processor_time_killed_is_told_of(
+    daemon: Daemon, strace: str | None
+) -> None:
+    found = daemon.play("spun", module="tries", strace=strace)
+    row = ["limits", "processor time, where cpu_time is 1s", "SIGKILL", 1]
+    assert (found["status"], found["killed"]) == (128 + signal.SIGKILL, row)
+    assert (found["refused"] is None) == (strace is None)
+    assert strace is None or row in found["refused"]
+
+
+def test_a_command_that_is_killed_with_time_left_is_not_said_to_be_out_of_it(daemon: Daemon) -> None:
+    found = daemon.play("killed", module="tries")
+    assert (found["status"], found["killed"]) == (128 + signal.SIGKILL, None)
+
+
 def test_a_command_that_nobody_watches_is_not_said_to_be_refused_nothing(daemon: Daemon) -> None:
     found = daemon.play("tried", module="tries")
     assert (found["status"], found["refused"], bool(found["unseen"])) == (0, None, True)
@@ -168,7 +184,7 @@ def test_a_strace_that_does_not_work_keeps_no_command_from_running(
     daemon: Daemon, path: str, said: str
 ) -> None:
     found = daemon.play("tried", module="tries", strace=path)
-    assert found == {"status": 0, "unseen": said, "refused": None}
+    assert found == {"status": 0, "unseen": said, "refused": None, "killed": None}
 
 
 @pytest.mark.parametrize("path", ["/no/such/bwrap", "/usr/bin/false", "/usr/bin/true"])

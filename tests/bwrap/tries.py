@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import signal
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 from unittest.mock import patch
@@ -16,6 +17,7 @@ from bwrap.strace import Strace, find
 from tests.bwrap.stage import examine
 
 if TYPE_CHECKING:
+    from bwrap.process import Process
     from tests.bwrap.stage import Stage
 
 
@@ -30,9 +32,35 @@ def prepared(stage: Stage, source: str = "pass") -> trying.Prepared:
 
 async def tried(stage: Stage, strace: str | None = None, source: str = "pass") -> dict[str, Any]:
     """Try it to its end, watched by a program, or by strace itself."""
-    found = await trying.run(prepared(stage, source), strace=find() if strace == "strace" else strace)
+    return await _told(prepared(stage, source), strace)
+
+
+async def _told(given: trying.Prepared, strace: str | None) -> dict[str, Any]:
+    found = await trying.run(given, strace=find() if strace == "strace" else strace)
     refused = None if found.refused is None else [list(row) for row in found.refused]
-    return {"status": found.status, "unseen": found.unseen, "refused": refused}
+    killed = list(found.killed) if found.killed else None
+    return {"status": found.status, "unseen": found.unseen, "refused": refused, "killed": killed}
+
+
+async def spun(stage: Stage, strace: str | None = None) -> dict[str, Any]:
+    """Try what never ends, with a second of processor time."""
+    given = prepared(stage, "while True: pass")
+    limits = given.plan.limits.model_copy(update={"cpu_time": 1})
+    return await _told(replace(given, plan=replace(given.plan, limits=limits)), strace)
+
+
+async def killed(stage: Stage) -> dict[str, Any]:
+    """Try what waits for its end, and kill it by its pidfd, as a person would by its number."""
+    given = prepared(stage, "import os; os.read(0, 1)")
+    watched = trying._Started._watched
+
+    async def kill(self: trying._Started, process: Process, *rest: Any) -> str | None:
+        unseen = await watched(self, process, *rest)
+        os.kill(process.pid, signal.SIGKILL)
+        return unseen
+
+    with patch.object(trying._Started, "_watched", kill):
+        return await _told(given, None)
 
 
 async def with_bubblewrap(stage: Stage, path: str) -> dict[str, str]:

@@ -11,6 +11,10 @@ if TYPE_CHECKING:
 
 WORK_LOOP = {"transport": "in_process", "member_transport": "sandboxed", "admission_capacity": 4}
 BODY = {"kind": "core.engine.config.v1", "topic": "work_loop_transport", "transport": "sandboxed"}
+REMARK = {
+    "severity": "warning", "row": "address_space", "file": "/h/profiles/strict.toml", "line": 4, "column": 1,
+    "place": "limits.address_space", "reason": "under 48M\x1b[2J an interpreter may not start", "excerpt": "",
+}  # fmt: skip
 RECORD = {"object": "record", "sequence": 4, "body": BODY}
 
 
@@ -19,6 +23,7 @@ def _routes(daemon: Daemon) -> None:
     daemon.routes["GET /v1/engine/health"] = {"version": "x", "work_loop": WORK_LOOP}
     daemon.routes["GET /v1/records"] = {"object": "list", "data": [RECORD], "has_more": False}
     daemon.routes["POST /v1/records"] = RECORD
+    daemon.routes["GET /v1/profiles/strict"] = {"object": "profile", "remarks": [REMARK]}
 
 
 def test_config_show_tells_what_is_in_force_beside_what_was_written(spl: Spl, daemon: Daemon) -> None:
@@ -69,10 +74,36 @@ def test_a_choice_is_one_record_and_what_the_daemon_took_is_printed(
 ) -> None:
     ended = spl("config", *command)
     assert (ended.returncode, json.loads(ended.stdout)) == (0, WORK_LOOP)
-    assert daemon.asked() == ["POST /v1/records", "GET /v1/engine/health"]
+    assert daemon.asked()[:2] == ["POST /v1/records", "GET /v1/engine/health"]
     written = daemon.requests[0].body
     assert (written["thread"], written["actor"]) == ("th_engine_config", "did:sync:system:engine")
     assert written["body"] == {"kind": "core.engine.config.v1", **said}
+
+
+def test_config_show_tells_the_newest_record_of_each_topic_and_tier_alone(spl: Spl, daemon: Daemon) -> None:
+    said = [
+        {"topic": "work_loop_profile", "profile": "worker"},
+        {"topic": "work_loop_profile", "profile": "strict", "tier": "trial"},
+        {"topic": "work_loop_profile", "profile": "own"},
+        {"topic": "admission_capacity", "capacity": 1},
+        {"topic": "work_loop_profile", "profile": "strict"},
+    ]
+    data = [{"object": "record", "sequence": at, "body": body} for at, body in enumerate(said, 1)]
+    daemon.routes["GET /v1/records"] = {"object": "list", "data": data, "has_more": False}
+    shown = json.loads(spl("config", "show").stdout)
+    assert [record["sequence"] for record in shown["records"]] == [2, 4, 5]
+
+
+def test_what_lint_says_of_a_profile_that_was_chosen_is_told_on_standard_error(
+    spl: Spl, daemon: Daemon
+) -> None:
+    ended = spl("config", "set-profile", "strict")
+    assert (ended.returncode, json.loads(ended.stdout)) == (0, WORK_LOOP)
+    assert daemon.asked()[2:] == ["GET /v1/profiles/strict"]
+    assert ended.stderr == (
+        "spl: config set-profile: warning: /h/profiles/strict.toml:4:1: limits.address_space: "
+        r"under 48M\x1b[2J an interpreter may not start" + "\n"
+    )
 
 
 @pytest.mark.parametrize(

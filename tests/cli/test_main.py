@@ -216,6 +216,13 @@ def test_a_full_standard_output_is_an_error_that_is_said(
     assert "Traceback" not in ended.stderr
 
 
+@pytest.mark.parametrize("group", ["config", "profile", "runs", "thread", "token"])
+def test_what_a_group_says_of_each_of_its_commands_is_said_whole(spl: Spl, group: str) -> None:
+    listed = spl(group, "--help").stdout.partition("\nCommands:\n")[2].splitlines()
+    assert listed
+    assert [line for line in listed if not re.fullmatch(r"  [a-z-]+ +[A-Z].*[^.]\.", line)] == []
+
+
 def test_a_remedy_that_the_daemon_gives_is_the_one_that_is_said(spl: Spl, daemon: Daemon) -> None:
     refusal = error(
         503, "ISOLATION_UNAVAILABLE", "the layer network cannot be confirmed", remedy="mend the kernel"

@@ -3,6 +3,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import subprocess
 from typing import TYPE_CHECKING
 
 import pytest
@@ -10,6 +11,7 @@ import pytest
 from bwrap import bpf, groups, seccomp
 from bwrap.library import Library
 from spl import errors
+from tests.cli.conftest import COMMAND
 from tests.server import error
 
 if TYPE_CHECKING:
@@ -44,7 +46,25 @@ def test_profiles_are_listed_with_what_they_are_and_one_that_cannot_be_used_with
     assert f"{path}:4:1: limits.addres_space" in rows["broken"]["error"]["message"]
     table = spl("profile", "list", "-o", "table").stdout
     assert re.search(r"^broken +own +profile ", table, re.MULTILINE)
+    assert re.search(r"^base +shipped +below ", table, re.MULTILINE)
+    assert re.search(r"^own +own +ok ", table, re.MULTILINE)
     assert "did you mean 'address_space'?" in " ".join(table.split())
+
+
+def test_a_file_that_bears_a_shipped_name_is_listed_and_an_error_of_lint_and_means_nothing(
+    spl: Spl, home: Home
+) -> None:
+    path = write(home, "worker", OWN)
+    rows = [row for row in json.loads(spl("profile", "list").stdout)["data"] if row["name"] == "worker"]
+    assert [row["source"] for row in rows] == ["shipped", "own"]
+    assert str(path) in rows[1]["error"]["message"]
+    assert json.loads(spl("profile", "show", "worker").stdout)["digest"] == Library().load("worker").digest
+    for words in ((), ("worker",)):
+        linted = spl("profile", "lint", *words, "-o", "table")
+        assert linted.returncode == errors.ProfileInvalid.exit_status
+        assert linted.stdout.startswith(f"{path}: error: 'worker' is the name of a shipped profile")
+        assert "\n\n" not in linted.stdout
+        assert "there are errors in 'worker'; mend what is named above\n" in linted.stderr
 
 
 def test_without_a_home_there_are_the_shipped_profiles(spl: Spl, tmp_path: Path) -> None:
@@ -172,7 +192,7 @@ def test_lint_names_every_breach_and_fails(spl: Spl, home: Home) -> None:
     linted = spl("profile", "lint", "own", "-o", "table")
     assert linted.returncode == errors.ProfileBelowFloor.exit_status
     assert ":4:10: breach (@trace): syscalls.allow[" in linted.stdout
-    assert "spl: PROFILE_BELOW_FLOOR: the profile 'own' is below the floor; " in linted.stderr
+    assert "spl: PROFILE_BELOW_FLOOR: there are breaches of the floor in 'own'; " in linted.stderr
 
 
 def test_lint_of_everything_passes_as_shipped_and_fails_for_an_own_file_that_cannot_be_used(
@@ -191,10 +211,11 @@ def test_lint_of_everything_passes_as_shipped_and_fails_for_an_own_file_that_can
 
 def test_lint_of_base_names_what_it_lacks(spl: Spl) -> None:
     linted = spl("profile", "lint", "base")
-    assert linted.returncode == errors.ProfileBelowFloor.exit_status
-    assert [row["row"] for row in json.loads(linted.stdout)["data"] if row["severity"] == "breach"] == [
-        "home"
-    ]
+    rows = json.loads(linted.stdout)["data"]
+    assert [row["row"] for row in rows if row["severity"] == "breach"] == ["home"]
+    # No run could start with it either, and that is said before the floor.
+    assert "error" in {row["severity"] for row in rows}
+    assert linted.returncode == errors.ProfileInvalid.exit_status
 
 
 def test_lint_of_a_name_that_no_profile_has_is_an_error(spl: Spl) -> None:
@@ -206,6 +227,26 @@ def test_a_folder_of_profiles_that_cannot_be_read_is_an_error(spl: Spl, home: Ho
     home.profiles.write_text("")
     refused = spl("profile", "list")
     assert (refused.returncode, refused.stdout) == (errors.ProfileInvalid.exit_status, "")
+    assert refused.stderr == (
+        f"spl: PROFILE_INVALID: profile {home.profiles}: the folder cannot be read: Not a directory; "
+        "mend what the message names, or take it out of the way\n"
+    )
+
+
+@pytest.mark.parametrize("output", ["json", "table"])
+@pytest.mark.parametrize("words", [("list",), ("show", "worker"), ("render", "worker"), ("lint", "worker")])
+def test_what_could_not_be_printed_is_an_error_and_not_an_empty_answer(
+    environ: dict[str, str], words: tuple[str, ...], output: str
+) -> None:
+    for to, said in ((">&-", "it is closed"), (">/dev/full", "No space left on device")):
+        ended = subprocess.run(
+            ["/bin/sh", "-c", f'"$@" {to}', "sh", *COMMAND, "profile", *words, "-o", output],
+            env=environ, stderr=subprocess.PIPE, text=True, timeout=60, check=False,
+        )  # fmt: skip
+        assert ended.returncode == errors.HostRefused.exit_status
+        first = ended.stderr.splitlines()[0]
+        assert f"refused on 'standard output': {said}" in first
+        assert "Traceback" not in ended.stderr
 
 
 @pytest.mark.parametrize(

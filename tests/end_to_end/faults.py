@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import sys
+import sysconfig
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -109,6 +110,17 @@ def _closed(folder: Path) -> Mapping[str, str]:
     return {"PATH": f"/usr/bin:/bin:{closed}"}
 
 
+def _closed_library(folder: Path) -> list[str]:
+    """Close the interpreter's library to all but root: another folder in its place, with a link to each file of it."""
+    library, real = sysconfig.get_path("stdlib"), folder / "library"
+    real.mkdir()
+    return in_mounts(
+        f"mount --bind {library} {real}",
+        f"mount -t tmpfs -o mode=0700 spl-test {library}",
+        f"ln -s {real}/* {library}/",
+    )
+
+
 _LIBSECCOMP = f"/usr/lib/{os.uname().machine}-linux-gnu/libseccomp.so.2"
 _PYTHON = os.path.realpath(sys.executable)
 
@@ -134,7 +146,7 @@ EITHER: Mapping[str, Fault] = {
 
 HOSTED: Mapping[str, Fault] = {
     "an old bubblewrap": Fault(
-        "bubblewrap", "sandbox", "/usr/bin/bwrap does not", r"install bubblewrap 0\.8\.0",
+        "bubblewrap", "sandbox", r"/usr/bin/bwrap \(0\.4\.0\) does not know --block-fd", r"install bubblewrap 0\.8\.0",
         _instead("/usr/bin/bwrap", 0o755, "#!/bin/sh\necho bubblewrap 0.4.0; echo --args --seccomp\n"),
     ),
     "a setuid bubblewrap": Fault(
@@ -150,6 +162,13 @@ HOSTED: Mapping[str, Fault] = {
     ),
     "an interpreter for root alone": Fault(
         "interpreter", "sandbox", "is closed to others", "install the package 'python3'", _instead(_PYTHON, 0o711)
+    ),
+    "an interpreter whose library is for root alone": Fault(
+        "interpreter", "sandbox", r"/python3\.\d+ is closed to others", "install the package 'python3'", _closed_library
+    ),
+    "an env for root alone": Fault(
+        "interpreter", "environment", "/usr/bin/env is closed to others", "chmod a[+]rx /usr/bin/env",
+        _instead("/usr/bin/env", 0o700),
     ),
     "no libseccomp": Fault(
         "libseccomp", "syscalls", "it cannot be loaded", "install the package 'libseccomp2'",

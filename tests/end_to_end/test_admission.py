@@ -200,11 +200,11 @@ def test_a_capacity_that_is_set_is_in_force_at_once_and_leaves_running_runs_alon
 
 @pytest.mark.claim("A1")
 def test_a_kernel_that_does_not_say_what_is_available_admits_none_unless_a_capacity_is_set(
-    hosted: Shape, home: Path
+    shape: Shape, home: Path
 ) -> None:
-    prefix = planted(hosted, home, ONE)
+    prefix = planted(shape, home, ONE)
     home.with_name("meminfo").write_text("MemTotal: 99999999 kB\n")
-    with hosted.daemon(home, prefix=prefix) as daemon:
+    with shape.as_root_first().daemon(home, prefix=prefix) as daemon:
         daemon.log.wait_for("does not say MemAvailable")
         daemon.set_transport("sandboxed")
         with pytest.raises(AdmissionCeiling):

@@ -99,6 +99,10 @@ def check(shape: Shape, home: Path, fault: Fault) -> None:
         assert (refusal["kind"], refusal["layer"]) == ("core.work.refusal.v1", fault.layer)
         assert refusal["remedy"] == refused.value.fields["remedy"]
         assert daemon.request("GET", "/v1/runs")["data"] == []
+        # In process it works all the same.
+        daemon.set_transport("in_process")
+        row = daemon.finish(daemon.start()["thread"])
+        assert (row["transport"], row["state"]) == ("in_process", "done")
 
 
 @pytest.mark.claim("I12")

@@ -172,8 +172,9 @@ def test_a_profile_that_is_broken_after_it_was_chosen_refuses_the_start_and_noth
 ) -> None:
     with shape.daemon(home) as daemon:
         daemon.set_transport("sandboxed")
-        with pytest.raises(ProfileInvalid, match="there is no profile 'own'"):
+        with pytest.raises(ProfileInvalid, match="there is no profile 'own'") as unknown:
             choose(daemon, "own")
+        assert unknown.value.fields["remedy"] == "'spl profile list' lists the profiles there are"
         write(shape, home, LOWER)
         choose(daemon, "own")
         write(shape, home, "[limits]\naddress_space = 64M\n")
@@ -184,6 +185,44 @@ def test_a_profile_that_is_broken_after_it_was_chosen_refuses_the_start_and_noth
         (refusal,) = daemon.bodies("th_engine_isolation")
         assert (refusal["layer"], refusal["profile"]) == ("profile", "own")
         assert daemon.request("GET", "/v1/runs")["data"] == []
+
+
+def test_a_shipped_name_means_the_shipped_profile_and_is_not_chosen_while_a_file_of_ones_own_bears_it(
+    shape: Shape, home: Path
+) -> None:
+    with shape.daemon(home) as daemon:
+        daemon.set_transport("sandboxed")
+        write(shape, home, NETWORK, name="worker")
+        with pytest.raises(ProfileInvalid, match="'worker' is the name of a shipped profile") as stray:
+            choose(daemon, "worker")
+        assert "worker.toml" in stray.value.message
+        rows = [row for row in daemon.request("GET", "/v1/profiles")["data"] if row["name"] == "worker"]
+        assert [(row["source"], row["floor"]) for row in rows] == [("shipped", "ok"), ("own", None)]
+        assert run(daemon)[1]["profile_digest"] == rows[0]["digest"]
+
+
+def test_a_profile_that_breaks_the_floor_more_than_once_is_refused_with_how_often(
+    shape: Shape, home: Path
+) -> None:
+    with shape.daemon(home) as daemon:
+        write(shape, home, f"{NETWORK}ipc = false\nuts = false\n")
+        with pytest.raises(
+            ProfileBelowFloor, match="; and 2 more, which 'spl profile lint own' names"
+        ) as error:
+            choose(daemon, "own")
+        assert error.value.fields["breaches"] == 3
+        rows = {row["name"]: row["floor"] for row in daemon.request("GET", "/v1/profiles")["data"]}
+        assert rows == {"base": "below", "strict": "ok", "worker": "ok", "own": "below"}
+
+
+def test_a_profile_that_this_host_cannot_confine_by_is_refused_with_one_remedy(
+    same_user: Shape, home: Path
+) -> None:
+    with same_user.daemon(home) as daemon:
+        write(same_user, home, '[filesystem]\nread_only = ["/no/such/folder"]\n')
+        with pytest.raises(ProfileInvalid, match="on this host: layer mounts: expected ") as error:
+            choose(daemon, "own")
+        assert str(error.value.fields["remedy"]) not in error.value.message
 
 
 def test_the_daemon_lists_profiles_and_describes_each(shape: Shape, home: Path) -> None:
@@ -198,7 +237,7 @@ def test_the_daemon_lists_profiles_and_describes_each(shape: Shape, home: Path) 
         assert "broken.toml" in rows["broken"]["error"]["message"]
         own = daemon.request("GET", "/v1/profiles/own")
         assert own["digest"] == rows["own"]["digest"]
-        assert own["floor"]["ok"] is True
+        assert (own["floor"]["ok"], rows["own"]["floor"], own["remarks"]) == (True, "ok", [])
         assert own["filter"]["rules"][-1] == "otherwise: ENOSYS"
         with pytest.raises(ProfileInvalid):
             daemon.request("GET", "/v1/profiles/broken")

@@ -89,7 +89,7 @@ def test_runs_of_different_profiles_fill_half_of_the_memory_together(tmp_path: P
 def test_a_start_past_the_ceiling_is_refused_with_both_numbers() -> None:
     admission = fixed(2)
     slots = [admission.take(GIB), admission.take(GIB)]
-    with pytest.raises(AdmissionCeiling, match="all 2 places") as error:
+    with pytest.raises(AdmissionCeiling, match="at most 2 of this profile") as error:
         admission.take(GIB)
     assert error.value.fields == {"admission_capacity": 2, "admission_available": 0, "retry_after_secs": 1}
     slots[0].release()
@@ -135,3 +135,16 @@ def test_a_slot_is_given_back_once_however_often_it_is_released() -> None:
     slot.release()
     slot.release()
     assert (admission.capacity(GIB), admission.available(GIB)) == (2, 1)
+
+
+def test_no_more_runs_than_the_host_has_uids_whatever_was_set() -> None:
+    capacity: int | None = 4096
+    admission = Admission(1024 * GIB, lambda: capacity, most=2)
+
+    slots = [admission.take(1), admission.take(1)]
+    with pytest.raises(AdmissionCeiling) as caught:
+        admission.take(1)
+    assert (caught.value.fields["admission_capacity"], admission.available(1)) == (2, 0)
+    slots[0].release()
+    capacity = None
+    assert (admission.capacity(1), admission.available(1)) == (2, 1)

@@ -11,26 +11,32 @@ import sqlite3
 import subprocess
 import tempfile
 import time
-from contextlib import asynccontextmanager, closing
+from contextlib import AsyncExitStack, asynccontextmanager, closing
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from bwrap import host as hosts
+from bwrap.errors import LayerError
 from bwrap.host import Shape
 from bwrap.ledger import Ledger
 from bwrap.library import Library
 from bwrap.plan import Places
 from spl.api.listener import Listener, bind_unix
 from spl.api.worker import worker_app
+from spl.client import Client
+from spl.daemon import _start
 from spl.errors import AdmissionCeiling, IsolationUnavailable
 from spl.kernel import names
+from spl.kernel.credentials import Credentials
 from spl.kernel.kernel import Start
+from spl.settings import load
 from spl.transports.image import seal
 from spl.transports.plans import Plans
 from spl.transports.sandboxed import Sandbox, Worker
 from spl.transports.starting import Transports
+from tests.end_to_end import scripts
 from tests.kernel.instance import ADMINISTRATOR, MEMBER, instance, says
 
 if TYPE_CHECKING:
@@ -145,6 +151,40 @@ async def durable(tmp_path: Path, patch: Patch) -> None:
         assert (await here.kernel.row(run.terms.thread))["state"] == "done"
 
 
+async def granted(tmp_path: Path, patch: Patch) -> None:
+    """Have a run of a daemon as `serve` makes it, and move the clock that its credentials go by."""
+    clock, secrets = [0.0], list[str]()
+    credentials = Credentials(lambda: clock[0])
+    mint = credentials.mint
+
+    def minting(run: Run, holder: Holder, *, seconds: float | None) -> str:
+        secrets.append(mint(run, holder, seconds=seconds))
+        return secrets[-1]
+
+    patch.setattr(credentials, "mint", minting)
+    patch.setattr("spl.daemon.Credentials", lambda _: credentials)
+    flags = {
+        "home": tmp_path / "home",
+        "port": 0,
+        "provider": scripts.write(tmp_path / "script", *scripts.endless()),
+        "credential_grace_seconds": 7,
+    }
+    async with AsyncExitStack() as stack:
+        daemon = await _start(load(flags, {}), stack, asyncio.Event())
+        assert isinstance(daemon.sandbox, Sandbox)
+        made = keeping(daemon.sandbox, patch)
+        client, asked = Client(str(daemon.home.operator_socket)), {"goal": "Go on.", "actor": MEMBER}
+        await asyncio.to_thread(
+            client.request, "POST", "/v1/work/loop", {**asked, "wall_clock_secs": SECONDS}
+        )
+        (worker,), (secret,) = made, secrets
+        for passed, lives in ((0, True), (SECONDS + 6.9, True), (SECONDS + 7, False)):
+            clock[0] = passed
+            found = credentials.find(secret, worker.pid, time.monotonic())
+            assert (found is not None) is lives, passed
+        assert worker.confined.alive
+
+
 async def unconfirmed(tmp_path: Path, patch: Patch) -> None:
     """Leave a worker's limits as they are."""
     async with sandboxing(tmp_path) as (here, _, transports):
@@ -155,6 +195,32 @@ async def unconfirmed(tmp_path: Path, patch: Patch) -> None:
             await transports.start(ADMINISTRATOR, THEIRS)
         assert refused.value.fields["layer"] == "limits"
         assert all_free(here)
+
+
+async def mended(tmp_path: Path, patch: Patch) -> None:
+    """Start on a host that cannot confine, then can, then cannot; see what is told of it after each start."""
+    async with sandboxing(tmp_path) as (_, sandbox, transports):
+        told = []
+        make, failing = sandbox.make, True
+
+        async def making(plan: Plan) -> Worker:
+            if failing:
+                raise LayerError("network", expected="loopback alone", observed="eth0", remedy="mend it")
+            return await make(plan)
+
+        patch.setattr(sandbox, "make", making)
+        for failing in (True, False, True):
+            if failing:
+                with pytest.raises(IsolationUnavailable):
+                    await transports.start(ADMINISTRATOR, THEIRS)
+            else:
+                await transports.start(ADMINISTRATOR, THEIRS)
+            told.append(transports.isolation.wire())
+        await asyncio.gather(*transports._runs)
+        shape = str(hosts.shape())
+        assert [each["shape"] for each in told] == [shape] * 3
+        assert [each.get("refused", {}).get("layer") for each in told] == ["network", None, "network"]
+        assert ["network" in each["layers"] for each in told] == [False, True, False]
 
 
 async def held(tmp_path: Path, patch: Patch) -> None:
@@ -287,6 +353,9 @@ async def unusable(
         assert fields["layer"] == layer, fields
         assert expected in str(fields["expected"]), fields
         assert observed in str(fields["observed"]), fields
+        assert str(fields["remedy"]).endswith(
+            "see 'spl profile lint own' and 'spl profile try own -- COMMAND'"
+        )
         (record,) = await here.on(names.ISOLATION_THREAD)
         assert (record.kind, record.body["profile"], record.body["layer"]) == (names.REFUSAL, "own", layer)
         assert await here.store.count() == 2

@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from bwrap import floor, library
 from bwrap import host as hosts
-from bwrap import library
 from bwrap.errors import LayerError
 from bwrap.library import Library
 from bwrap.plan import Places
-from spl.errors import NotFound, ProfileBelowFloor, ProfileInvalid
+from spl.errors import NotFound, ProfileBelowFloor, ProfileInvalid, StoreUnavailable
 from spl.transports.plans import Plans
 from spl.transports.profiles import Profiles
 
@@ -24,6 +24,10 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from bwrap.plan import Plan
+    from bwrap.profile import Profile
+
+SECONDS = 20
+"""How long anything here waits for may take."""
 
 NOBODY = LayerError("network", expected="loopback alone", observed="eth0", remedy="mend the kernel")
 
@@ -126,6 +130,180 @@ def test_a_shipped_profile_that_is_replaced_on_disk_changes_no_plan(
     for path in shipped.glob("*.toml"):
         path.write_text("not even TOML")
     assert plan(plans, "worker").limits.address_space == 512 << 20
+
+
+def showing(*paths: object) -> str:
+    return "[filesystem]\nread_only = [" + ", ".join(f'"{path}"' for path in paths) + "]\n"
+
+
+def shown(plan: Plan) -> list[str]:
+    return [mount.source for mount, _ in plan.shown]
+
+
+@pytest.mark.claim("I3")
+def test_a_plan_is_made_anew_when_what_it_shows_became_another(plans: Plans, folder: Path) -> None:
+    for name in ("v1", "v2"):
+        (folder / name).mkdir(mode=0o755)
+    (folder / "current").symlink_to("v1")
+    write(folder, showing(folder / "current"))
+    first = plan(plans, "own")
+    assert plan(plans, "own") is first
+    (folder / "current").unlink()
+    (folder / "current").symlink_to("v2")
+    assert f"{folder}/v1" in shown(first)
+    assert f"{folder}/v2" in shown(plan(plans, "own"))
+
+
+@pytest.mark.claim("I3")
+def test_what_a_link_leads_to_now_is_looked_at_as_if_it_were_new(plans: Plans, folder: Path) -> None:
+    (folder / "v1").mkdir(mode=0o755)
+    (folder / "home").mkdir(mode=0o755)
+    (folder / "current").symlink_to("v1")
+    write(folder, showing(folder / "current"))
+    plan(plans, "own")
+    (folder / "current").unlink()
+    for to, layer in (("home", "home"), ("/proc", "mounts")):
+        (folder / "current").symlink_to(to)
+        assert refused(plans, "own").layer == layer
+        (folder / "current").unlink()
+    (folder / "current").symlink_to("v1")
+    assert f"{folder}/v1" in shown(plan(plans, "own"))
+
+
+def test_an_optional_source_comes_and_goes_and_every_start_has_what_is_there(
+    plans: Plans, folder: Path
+) -> None:
+    write(folder, showing(f"?{folder}/there"))
+    for _ in range(2):
+        assert plan(plans, "own").absent == (f"{folder}/there",)
+        (folder / "there").mkdir(mode=0o755)
+        assert plan(plans, "own").absent == ()
+        assert f"{folder}/there" in shown(plan(plans, "own"))
+        (folder / "there").rmdir()
+
+
+@pytest.mark.claim("I12")
+def test_a_profile_that_no_run_could_start_with_is_refused_by_the_layer_profile(
+    plans: Plans, folder: Path
+) -> None:
+    write(folder, "[limits]\nopen_files = 3\n")
+    error = refused(plans, "own")
+    assert error.layer == "profile"
+    assert "own.toml:4" in error.observed
+
+
+@pytest.mark.parametrize(
+    ("text", "layer"), [("[namespaces]\nnet = false\n", "network"), ("[limits]\nopen_files = 3\n", "profile")]
+)
+def test_a_profile_is_judged_once_for_as_long_as_it_stays_the_same(
+    plans: Plans, folder: Path, monkeypatch: pytest.MonkeyPatch, text: str, layer: str
+) -> None:
+    judged: list[str] = []
+    require = floor.require
+
+    def requiring(profile: Profile) -> None:
+        judged.append(profile.name)
+        require(profile)
+
+    monkeypatch.setattr(floor, "require", requiring)
+    write(folder, text)
+    assert {refused(plans, "own").layer for _ in range(3)} == {layer}
+    assert judged == ["own"]
+    write(folder, "")
+    plan(plans, "own")
+    assert judged == ["own", "own"]
+
+
+def test_what_a_host_does_not_have_is_looked_for_at_every_start(plans: Plans, folder: Path) -> None:
+    write(folder, showing(folder / "there"))
+    assert refused(plans, "own").observed == "nothing there"
+    (folder / "there").mkdir(mode=0o755)
+    plan(plans, "own")
+
+
+def slow(plans: Plans, monkeypatch: pytest.MonkeyPatch) -> tuple[threading.Event, threading.Event]:
+    """Have the profile `own` take as long to be read as the test likes; gives what says that it began, and ends it."""
+    begun, end = threading.Event(), threading.Event()
+    load = plans.library.load
+
+    def loading(name: str) -> Profile:
+        if name == "own":
+            begun.set()
+            assert end.wait(SECONDS)
+        return load(name)
+
+    monkeypatch.setattr(plans.library, "load", loading)
+    return begun, end
+
+
+def test_a_profile_that_takes_long_keeps_nobody_waiting_but_its_own_starts(
+    plans: Plans, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write(folder, "")
+    before = plan(plans, "own")
+    begun, end = slow(plans, monkeypatch)
+
+    async def talk() -> None:
+        starting = asyncio.create_task(plans.plan("own"))
+        await asyncio.to_thread(begun.wait, SECONDS)
+        await plans.plan("worker")
+        assert await plans.latest("own", seconds=SECONDS) is before
+        assert not starting.done()
+        end.set()
+        assert await starting is before
+
+    asyncio.run(talk())
+
+
+def test_once_the_daemon_stops_nobody_waits_for_a_plan_any_more(
+    plans: Plans, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write(folder, "")
+    begun, end = slow(plans, monkeypatch)
+
+    async def talk() -> None:
+        waiting = [asyncio.create_task(plans.plan("own")) for _ in range(2)]
+        await asyncio.to_thread(begun.wait, SECONDS)
+        plans.stop()
+        for each in waiting:
+            with pytest.raises(StoreUnavailable, match="stopping"):
+                await each
+        with pytest.raises(StoreUnavailable, match="stopping"):
+            await plans.plan("worker")
+        end.set()
+
+    asyncio.run(talk())
+
+
+def test_what_a_profile_came_to_last_is_told_where_a_look_takes_longer(
+    plans: Plans, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write(folder, "")
+    before = plan(plans, "own")
+    begun, end = slow(plans, monkeypatch)
+
+    async def talk() -> None:
+        write(folder, "[limits")
+        assert await plans.latest("own", seconds=0) is before
+        await asyncio.to_thread(begun.wait, SECONDS)
+        end.set()
+        (look,) = plans._looks
+        await asyncio.wait({look})
+        now = await plans.latest("own", seconds=SECONDS)
+        assert isinstance(now, LayerError)
+        assert now.layer == "profile"
+
+    asyncio.run(talk())
+
+
+def test_a_refusal_under_a_profile_of_ones_own_says_where_to_look(plans: Plans) -> None:
+    assert plans.told("worker", NOBODY) is NOBODY
+    told = plans.told("own", NOBODY)
+    assert (told.layer, told.expected, told.observed) == (NOBODY.layer, NOBODY.expected, NOBODY.observed)
+    assert told.remedy == (
+        "mend the kernel; the profile 'own' is your own: see 'spl profile lint own' "
+        "and 'spl profile try own -- COMMAND'"
+    )
 
 
 # --- what the daemon tells of profiles ---

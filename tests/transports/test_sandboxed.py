@@ -19,9 +19,19 @@ def test_the_receipt_is_durable_before_the_credential_is_made_and_it_lives_for_w
     play("durable")
 
 
+@pytest.mark.claim("I14")
+def test_a_daemons_credential_dies_at_the_wall_clock_and_the_grace_of_its_settings(play: Play) -> None:
+    play("granted")
+
+
 @pytest.mark.claim("I12")
 def test_a_worker_that_is_not_confirmed_is_refused_and_no_credential_is_ever_made(play: Play) -> None:
     play("unconfirmed")
+
+
+@pytest.mark.claim("I12")
+def test_what_is_told_of_the_host_is_what_the_last_start_showed(play: Play) -> None:
+    play("mended")
 
 
 @pytest.mark.claim("I14")
