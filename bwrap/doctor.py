@@ -406,13 +406,13 @@ def _memory(machine: Machine) -> str:
     if available < needed:
         raise LayerError(
             "limits",
-            expected=f"{needed // _MIB} MiB of memory, the most that one worker may take",
+            expected=f"{needed // _MIB} MiB of memory, the address space of one worker",
             observed=f"{available // _MIB} MiB are available",
             remedy=(
                 "free some memory, or choose a profile with a lower address_space: this looks at the default one alone"
             ),
         )
-    return f"{available // _MIB} MiB are available, and one worker may take {needed // _MIB} MiB"
+    return f"{available // _MIB} MiB are available, and the address space of one worker is {needed // _MIB} MiB"
 
 
 # The order is that of blame: of two causes that explain one failure the first is named.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import json
 import os
 import signal
@@ -15,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from unittest.mock import patch
 
 from bwrap import findings as judging
-from bwrap import launch, layers, seccomp, uids
+from bwrap import launch, layers, seccomp, supervise, uids
 from bwrap.errors import LayerError
 from bwrap.receipt import confirm
 from tests.bwrap import proc
@@ -290,3 +291,51 @@ def _kept(answers: dict[str, Any]) -> Any:
         return confirm(process, answer, nonce, digest)
 
     return patch("bwrap.launch.confirm", keep)
+
+
+async def not_seen_to_be_gone(stage: Stage) -> dict[str, Any]:
+    """End a worker where nobody can look for what is left of it; give what is still written down of it."""
+
+    async def blind(*_: object) -> None:
+        raise OSError(errno.EMFILE, "nothing can be looked at")
+
+    worker = await stage.launch()
+    with patch.object(supervise, "_clear", blind), patch.object(supervise, "_CLEAR_TRIES", 0):
+        worker.kill("test")
+        try:
+            await worker.wait()
+        except OSError as error:
+            said = error.errno
+    told = {
+        "errno": said,
+        "named": str(worker.process.pid) in stage.workers(),
+        "held": stage.ledger.holds(worker.process.uid),
+    }
+    # As the next start would, so that this test leaves nothing.
+    if worker._launch._lease is not None:
+        worker._launch._lease.release()
+    stage.ledger.sweep()
+    return told
+
+
+async def refused_and_not_seen_to_be_gone(stage: Stage) -> dict[str, str]:
+    """Refuse a launch whose worker cannot be looked for: the refusal is what is told."""
+
+    async def blind(*_: object) -> None:
+        raise OSError(errno.EMFILE, "nothing can be looked at")
+
+    with patch.object(supervise, "_clear", blind), patch.object(supervise, "_CLEAR_TRIES", 0):
+        before = launch._Launch._see_end
+        seen: list[launch._Launch] = []
+
+        async def noted(self: launch._Launch, process: Process) -> Any:
+            seen.append(self)
+            return await before(self, process)
+
+        with patch.object(launch._Launch, "_see_end", noted):
+            refused = await _refused(stage, image=stage.image("def attempt_all(rows): return {}"))
+    for each in seen:
+        if each._lease is not None:
+            each._lease.release()
+    stage.ledger.sweep()
+    return refused

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import errno
 import os
 import select
 import shutil
@@ -297,3 +298,16 @@ def test_a_monitor_that_dies_before_it_has_set_its_child_up_leaves_nothing(daemo
     refused = daemon.play("monitor_gone_early")
 
     assert refused["observed"]
+
+
+@pytest.mark.claim("I9", "I13")
+def test_a_worker_that_could_not_be_seen_to_be_gone_stays_written_down_and_its_uid_leased(
+    daemon: Daemon,
+) -> None:
+    told = daemon.play("not_seen_to_be_gone")
+
+    assert told == {"errno": errno.EMFILE, "named": True, "held": True}
+
+
+def test_a_refusal_is_told_whatever_became_of_its_worker(daemon: Daemon) -> None:
+    assert daemon.play("refused_and_not_seen_to_be_gone")["layer"] == "syscalls"
