@@ -412,7 +412,9 @@ def _memory(machine: Machine) -> str:
                 "free some memory, or choose a profile with a lower address_space: this looks at the default one alone"
             ),
         )
-    return f"{available // _MIB} MiB are available, and the address space of one worker is {needed // _MIB} MiB"
+    return (
+        f"{available // _MIB} MiB are available, and the address space of one worker is {needed // _MIB} MiB"
+    )
 
 
 # The order is that of blame: of two causes that explain one failure the first is named.
