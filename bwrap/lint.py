@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING
 
-from bwrap import floor, groups, needs, seccomp
+from bwrap import floor, groups, needs, seccomp, sources
+from bwrap.errors import LayerError
 from bwrap.profile import OPTIONAL
 
 if TYPE_CHECKING:
@@ -43,6 +45,24 @@ def lint(profile: Profile) -> list[Remark]:
         *(Remark(Severity.BREACH, breach.row.name, breach.fault) for breach in floor.breaches(profile)),
         *(Remark(Severity.WARNING, row, profile.fault(path, said)) for row, path, said in _warnings(profile)),
     ]
+
+
+def lint_here(profile: Profile, home: str) -> list[Remark]:
+    """Give what `lint` does, and as errors what of this host may not be shown; `home` is the instance's."""
+    refused: list[Remark] = []
+    for index, text in enumerate(profile.filesystem.read_only):
+        path = text.removeprefix(OPTIONAL)
+        if not path.startswith("/") or (path != text and not os.path.exists(path)):
+            continue
+        try:
+            sources.require(path, home)
+        except LayerError as error:
+            said = (
+                f"this host has no such thing to show: expected {error.expected}, observed {error.observed}"
+            )
+            fault = profile.fault(("filesystem", "read_only", index), said)
+            refused.append(Remark(Severity.ERROR, error.layer, fault))
+    return [*refused, *lint(profile)]
 
 
 def _warnings(profile: Profile) -> Iterator[tuple[str, Path, str]]:

@@ -85,7 +85,7 @@ class Plan:
 
     def is_current(self) -> bool:
         """Say whether what it shows is what was examined, and what was absent still is; else it is to be made anew."""
-        return all(source.unchanged for _, source in self.shown) and not any(map(os.path.exists, self.absent))
+        return all(source.untouched for _, source in self.shown) and not any(map(os.path.exists, self.absent))
 
     def require_sources(self) -> None:
         """Make sure, right before a start, that what is to be shown is what was examined; raises `LayerError`."""

@@ -38,12 +38,22 @@ class Source(NamedTuple):
     named: str
     real: str
     identity: Identity
+    folders: tuple[tuple[str, int], ...] = ()
+    """The folders that were looked through, each with its last change then (st_ctime_ns, inode(7))."""
 
     @property
     def unchanged(self) -> bool:
         """Whether the path still leads to that place, and that file or folder is still there."""
         try:
             return os.path.realpath(self.named) == self.real and identity(self.real) == self.identity
+        except OSError:
+            return False
+
+    @property
+    def untouched(self) -> bool:
+        """Whether it is unchanged, and nothing came to or went from what was looked through."""
+        try:
+            return self.unchanged and all(_changed(folder) == when for folder, when in self.folders)
         except OSError:
             return False
 
@@ -114,8 +124,12 @@ def require(path: str, home: str) -> Source:
     if folder := next((each for each in HOST_FOLDERS if within(real, each)), None):
         raise _refusal(path, f"a file or folder that is not of {folder}", f"it leads to {real}")
     if os.path.isdir(real):
-        _look_through(real, home)
+        source = source._replace(folders=_look_through(real, home))
     return source
+
+
+def _changed(folder: str) -> int:
+    return os.stat(folder, follow_symlinks=False).st_ctime_ns
 
 
 def require_there(path: str) -> None:
@@ -201,17 +215,21 @@ def _file_systems(real: str) -> tuple[MountPoint, list[str]]:
     return holder, sorted(each.target for each in found if each.target != real and within(each.target, real))
 
 
-def _look_through(folder: str, home: str) -> None:
+def _look_through(folder: str, home: str) -> tuple[tuple[str, int], ...]:
     """Look for what is neither file, folder nor link, and for what is the home's under another name.
 
-    Links are not followed, they lead to what is shown or nowhere.
+    Gives each folder with its last change, taken before it was read, so that what comes meanwhile is noticed. Links are
+    not followed, they lead to what is shown or nowhere.
     """
     own = _identities(home)
     inodes = {each.inode for each in own}
     pending, left = [folder], _MOST_ENTRIES
+    seen: list[tuple[str, int]] = []
     while pending:
         try:
-            with os.scandir(pending.pop()) as entries:
+            at = pending.pop()
+            seen.append((at, _changed(at)))
+            with os.scandir(at) as entries:
                 for entry in entries:
                     left -= 1
                     is_folder = entry.is_dir(follow_symlinks=False)
@@ -237,6 +255,7 @@ def _look_through(folder: str, home: str) -> None:
                 f"a folder of at most {_MOST_ENTRIES} entries, to be looked through for sockets",
                 "more",
             )
+    return tuple(seen)
 
 
 def _kind(mode: int) -> str:

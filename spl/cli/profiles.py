@@ -23,7 +23,7 @@ from bwrap import bpf, floor, groups, render, seccomp, strace, trying
 from bwrap import host as hosts
 from bwrap.errors import ConfinementError, LayerError, ProfileError
 from bwrap.library import SHIPPED, Library, UnknownProfile
-from bwrap.lint import Severity, lint
+from bwrap.lint import Severity, lint_here
 from bwrap.merge import dotted
 from bwrap.plan import Places, resolve
 from bwrap.uids import Pool
@@ -145,14 +145,17 @@ def lint_profiles(names: tuple[str, ...], home: str | None, output: str | None) 
     for an error, which is a profile that cannot be used or that no run can start with, not for a warning.
     """
     with _refusals():
-        library = _library(_home(home))
+        where = _home(home)
+        library = _library(where)
         strays = library.strays()
         every = dict.fromkeys((*library.shipped(), *library.own(), *strays))
         chosen = tuple(dict.fromkeys(names)) or tuple(
             name for name in every if name != _BASE or name in strays
         )
         remarks = [
-            remark for name in chosen for remark in _remarks(library, name, strays, named=name in names)
+            remark
+            for name in chosen
+            for remark in _remarks(library, name, strays, str(where.path), named=name in names)
         ]
     if is_json(output):
         print_json({"object": "list", "data": remarks, "has_more": False})
@@ -331,13 +334,17 @@ def _print_plan(document: Json) -> None:
     print_line(f"profile digest {document['digest']}")
 
 
-def _remarks(library: Library, name: str, strays: Mapping[str, ProfileError], *, named: bool) -> list[Json]:
+def _remarks(
+    library: Library, name: str, strays: Mapping[str, ProfileError], home: str, *, named: bool
+) -> list[Json]:
     """Give every remark on a profile; that it cannot be used is one, and that a file bears its name in vain."""
     found = [(str(Severity.ERROR), "", strays[name])] if name in strays else []
     # `base` is not judged when nobody asked for it.
     if named or name != _BASE:
         try:
-            found += [(str(each.severity), each.row, each.fault) for each in lint(library.load(name))]
+            found += [
+                (str(each.severity), each.row, each.fault) for each in lint_here(library.load(name), home)
+            ]
         except ProfileError as error:
             if isinstance(error, UnknownProfile) and name not in library.own():
                 raise

@@ -300,6 +300,7 @@ async def not_seen_to_be_gone(stage: Stage) -> dict[str, Any]:
         raise OSError(errno.EMFILE, "nothing can be looked at")
 
     worker = await stage.launch()
+    said = None
     with patch.object(supervise, "_clear", blind), patch.object(supervise, "_CLEAR_TRIES", 0):
         worker.kill("test")
         try:

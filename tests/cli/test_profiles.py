@@ -267,3 +267,18 @@ def test_what_cannot_be_tried_ends_as_in_a_shell(spl: Spl, command: str, status:
 def test_a_command_must_be_given_to_be_tried(spl: Spl) -> None:
     assert spl("profile", "try", "worker").returncode == 2
     assert spl("profile", "try", "worker", "--read-only", "/no/such/path", "--", "id").returncode == 2
+
+
+def test_lint_names_what_this_host_may_not_show_by_file_and_line(spl: Spl, home: Home) -> None:
+    (home.profiles / "own.toml").write_text(
+        f'extends = "worker"\n[filesystem]\nread_only = ["{home.path}", "?/no/such", "/no/such/either"]\n'
+    )
+    ended = spl("profile", "lint", "own", "-o", "json")
+
+    assert ended.returncode == errors.ProfileInvalid.exit_status
+    remarks = json.loads(ended.stdout)["data"]
+    named = [(each["row"], each["line"], each["place"]) for each in remarks if each["severity"] == "error"]
+    assert named == [
+        ("home", 3, "filesystem.read_only[0]"),
+        ("mounts", 3, "filesystem.read_only[2]"),
+    ]

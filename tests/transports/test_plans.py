@@ -182,6 +182,32 @@ def test_an_optional_source_comes_and_goes_and_every_start_has_what_is_there(
         (folder / "there").rmdir()
 
 
+@pytest.mark.claim("I3")
+@pytest.mark.parametrize("what", ["socket", "second name"])
+def test_a_folder_into_which_something_came_is_looked_through_anew(
+    plans: Plans, folder: Path, what: str
+) -> None:
+    deep = folder / "shown" / "in" / "it"
+    deep.mkdir(parents=True)
+    for each in (deep, deep.parent, folder / "shown"):
+        each.chmod(0o755)
+    (folder / "home").mkdir(mode=0o755)
+    (folder / "home" / "token").write_text("a secret")
+    write(folder, showing(folder / "shown"))
+    first = plan(plans, "own")
+    assert plan(plans, "own") is first
+    if what == "socket":
+        with socket.socket(socket.AF_UNIX) as listener:
+            listener.bind(str(deep / "s"))
+            assert refused(plans, "own").layer == "mounts"
+        (deep / "s").unlink()
+    else:
+        os.link(folder / "home" / "token", deep / "t")
+        assert refused(plans, "own").layer == "home"
+        (deep / "t").unlink()
+    assert f"{folder}/shown" in shown(plan(plans, "own"))
+
+
 @pytest.mark.claim("I12")
 def test_a_profile_that_no_run_could_start_with_is_refused_by_the_layer_profile(
     plans: Plans, folder: Path
