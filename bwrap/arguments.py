@@ -66,9 +66,7 @@ def _mounts(plan: Plan) -> list[str]:
 
 def _mount(mount: Mount) -> list[str]:
     match mount.kind:
-        case Kind.READ_ONLY:
-            return ["--ro-bind", mount.source, mount.target]
-        case Kind.SOCKET:
+        case Kind.READ_ONLY | Kind.SOCKET:
             return ["--ro-bind", mount.source, mount.target]
         case Kind.EMPTY:
             return ["--perms", "0755", "--size", str(mount.size), "--tmpfs", mount.target]

@@ -19,7 +19,7 @@ from bwrap import host, landlock, layers
 from bwrap.errors import LayerError
 from bwrap.host import Shape
 from bwrap.library import SHIPPED
-from bwrap.process import resource_limits
+from bwrap.limits import resource_limits
 from bwrap.text import printable, sized
 
 if TYPE_CHECKING:

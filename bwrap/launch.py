@@ -11,7 +11,6 @@ import errno
 import json
 import os
 import re
-import resource
 import secrets
 import select
 import subprocess
@@ -22,7 +21,8 @@ from typing import TYPE_CHECKING, Any
 from bwrap import arguments, doctor, layers, supervise, uids
 from bwrap.errors import LayerError
 from bwrap.host import Shape
-from bwrap.pipes import Tail, read_line, readable
+from bwrap.limits import prlimit, set_limits
+from bwrap.pipes import Tail, given, read_line, readable
 from bwrap.process import Process
 from bwrap.receipt import Confirmed, Receipt, confirm, look_again
 from bwrap.sealed import Sealed
@@ -36,14 +36,6 @@ __all__ = ["Confined", "Confirmed", "Receipt", "launch"]
 
 _STATUS_LIMIT = 4096
 _READY_LIMIT = 65536
-_PRLIMIT_OPTIONS = {
-    "RLIMIT_AS": "--as",
-    "RLIMIT_FSIZE": "--fsize",
-    "RLIMIT_NPROC": "--nproc",
-    "RLIMIT_NOFILE": "--nofile",
-    "RLIMIT_CPU": "--cpu",
-    "RLIMIT_CORE": "--core",
-}
 
 # What prlimit and bubblewrap say when they cannot set a layer up, and which layer that is. A source first: its path may
 # hold any word.
@@ -273,13 +265,13 @@ class _Launch:
     def _spawn(self, options: tuple[str, ...], uid: int, gid: int, nonce: str) -> None:
         with ExitStack() as theirs:
             descriptors = {
-                arguments.FILTER: self._sealed(theirs, "spl-filter", self._plan.filter.program),
-                arguments.IMAGE: _given(theirs, self._image.open()),
+                arguments.FILTER: given(theirs, Sealed.once("spl-filter", self._plan.filter.program)),
+                arguments.IMAGE: given(theirs, self._image.open()),
                 arguments.STATUS: _both_ways(theirs, self._pipe(theirs, "status", ours_reads=True)),
                 arguments.BLOCK: self._pipe(theirs, "block", ours_reads=False),
             }
             listed = arguments.packed(arguments.numbered(options, descriptors))
-            listed_at = self._sealed(theirs, "spl-arguments", listed)
+            listed_at = given(theirs, Sealed.once("spl-arguments", listed))
             stdin = self._pipe(theirs, "stdin", ours_reads=False)
             stdout = self._pipe(theirs, "stdout", ours_reads=True)
             stderr = self._pipe(theirs, "stderr", ours_reads=True)
@@ -288,7 +280,11 @@ class _Launch:
             try:
                 self._monitor = subprocess.Popen(
                     [
-                        *(_prlimit(self._expected(uid, gid)) if hosted else []),
+                        *(
+                            prlimit(self._plan.host.prlimit, self._expected(uid, gid).limits())
+                            if hosted
+                            else []
+                        ),
                         *(self._plan.host.bubblewrap.path, "--args", str(listed_at), "--"),
                         *(*self._plan.command, nonce, self._specification(uid, gid)),
                     ],
@@ -363,18 +359,10 @@ class _Launch:
         """
         if self._shape is Shape.HOSTED:
             return
-        for name, value in process.limits().items():
-            try:
-                resource.prlimit(process.pid, getattr(resource, name), (value, value))
-            except (OSError, ValueError) as error:
-                raise self._explained(
-                    LayerError(
-                        "limits",
-                        expected=f"{name} set to {value}",
-                        observed=str(error),
-                        remedy=layers.remedy("limits"),
-                    )
-                ) from None
+        try:
+            set_limits(process.pid, process.limits(), layers.remedy("limits"))
+        except LayerError as error:
+            raise self._explained(error) from None
 
     async def _ready(self) -> bytes:
         try:
@@ -434,14 +422,7 @@ class _Launch:
         reading, writing = os.pipe2(os.O_CLOEXEC)
         self._open[name] = reading if ours_reads else writing
         os.set_blocking(self._open[name], False)
-        return _given(theirs, writing if ours_reads else reading)
-
-    def _sealed(self, theirs: ExitStack, name: str, data: bytes) -> int:
-        memory = Sealed(name, data)
-        try:
-            return _given(theirs, memory.open())
-        finally:
-            memory.close()
+        return given(theirs, writing if ours_reads else reading)
 
     def _expected(self, uid: int, gid: int) -> Process:
         """Give the process before it has a pid: enough for what it must attempt and how it is limited."""
@@ -494,24 +475,10 @@ class _Launch:
         return doctor.explain(error, doctor.Machine(self._shape, self._plan))
 
 
-def _given(theirs: ExitStack, descriptor: int) -> int:
-    theirs.callback(os.close, descriptor)
-    return descriptor
-
-
 def _both_ways(theirs: ExitStack, writing: int) -> int:
     """Give a pipe's writing end as one that could read too: whoever has it writes on when every reader is gone.
 
     bubblewrap says its child's pid before it lets the child go on. Killed by SIGPIPE in between, because the daemon had
     died, it would leave a child that waits for ever.
     """
-    return _given(theirs, os.open(f"/proc/self/fd/{writing}", os.O_RDWR | os.O_CLOEXEC))
-
-
-def _prlimit(process: Process) -> list[str]:
-    """Give the prefix that limits a hosted worker before bubblewrap: its uid is its own, so nothing else counts."""
-    return [
-        process.plan.host.prlimit,
-        *(f"{_PRLIMIT_OPTIONS[name]}={value}" for name, value in process.limits().items()),
-        "--",
-    ]
+    return given(theirs, os.open(f"/proc/self/fd/{writing}", os.O_RDWR | os.O_CLOEXEC))

@@ -4,6 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import os
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from contextlib import ExitStack
 
 _TAIL = 4096
 
@@ -22,6 +26,12 @@ async def readable(descriptor: int) -> None:
         await ready
     finally:
         loop.remove_reader(descriptor)
+
+
+def given(theirs: ExitStack, descriptor: int) -> int:
+    """Close a descriptor of this process's when the stack ends: by then whoever it was for has it."""
+    theirs.callback(os.close, descriptor)
+    return descriptor
 
 
 async def read_line(descriptor: int, limit: int) -> bytes:

@@ -7,15 +7,13 @@ import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
+from bwrap.limits import resource_limits
+
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from bwrap.host import Shape
     from bwrap.plan import Plan
-    from bwrap.profile import Limits
-
-_CORE = 1
-"""Bytes: a core limit of 0 is ignored where cores go to a pipe (core(5)); a limit of 1 is not."""
 
 
 class MountPoint(NamedTuple):
@@ -115,18 +113,6 @@ class Process:
         for path, _, names in os.walk(root + folder, onerror=fail):
             for name in names:
                 yield os.path.join(path, name)[len(root) :]
-
-
-def resource_limits(said: Limits) -> dict[str, int]:
-    """Give what a profile's limits set, by the names of getrlimit(2)."""
-    return {
-        "RLIMIT_AS": said.address_space,
-        "RLIMIT_FSIZE": said.file_size,
-        "RLIMIT_NPROC": said.processes,
-        "RLIMIT_NOFILE": said.open_files,
-        "RLIMIT_CPU": said.cpu_time,
-        "RLIMIT_CORE": _CORE,
-    }
 
 
 def stat_fields(text: str) -> list[str]:

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any
 
 from bwrap import arguments, floor, groups
 from bwrap.errors import ProfileError
+from bwrap.limits import resource_limits
 from bwrap.lint import Severity, lint
 from bwrap.merge import dotted
-from bwrap.process import resource_limits
 from bwrap.text import sized
 
 if TYPE_CHECKING:

@@ -19,6 +19,15 @@ class Sealed:
             file.write(data)
         fcntl.fcntl(self._descriptor, fcntl.F_ADD_SEALS, _SEALS)
 
+    @classmethod
+    def once(cls, name: str, data: bytes) -> int:
+        """Give a descriptor of sealed bytes that one reader needs; closing it is the caller's."""
+        memory = cls(name, data)
+        try:
+            return memory.open()
+        finally:
+            memory.close()
+
     def open(self) -> int:
         """Open it anew for one reader: a duplicate would share the offset, and the second reader find nothing."""
         return os.open(f"/proc/self/fd/{self._descriptor}", os.O_RDONLY | os.O_CLOEXEC)

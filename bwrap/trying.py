@@ -21,10 +21,11 @@ from bwrap import arguments, elf, supervise, uids
 from bwrap import host as hosts
 from bwrap.errors import LayerError
 from bwrap.host import Shape
+from bwrap.limits import prlimit, resource_limits, set_limits
 from bwrap.mounts import Kind, mounts
-from bwrap.pipes import read_line, readable
+from bwrap.pipes import given, read_line, readable
 from bwrap.plan import PATH, resolve
-from bwrap.process import Process, resource_limits
+from bwrap.process import Process
 from bwrap.refusals import Refusals, Refused, limited
 from bwrap.sealed import Sealed
 from bwrap.strace import Strace
@@ -157,12 +158,12 @@ class _Started:
             self._status, status = self._pipe(theirs, ours="rb")
             self._block, block = self._pipe(theirs, ours="wb")
             descriptors = {
-                arguments.FILTER: _sealed(theirs, "spl-filter", self._plan.filter.program),
+                arguments.FILTER: given(theirs, Sealed.once("spl-filter", self._plan.filter.program)),
                 arguments.STATUS: status,
                 arguments.BLOCK: block,
             }
             options = arguments.numbered(arguments.arguments(self._plan), descriptors)
-            listed = _sealed(theirs, "spl-arguments", arguments.packed(options))
+            listed = given(theirs, Sealed.once("spl-arguments", arguments.packed(options)))
             self._monitor = self._spawn(
                 [self._plan.host.bubblewrap.path, "--args", str(listed), "--", *prepared.command],
                 pass_fds=[*descriptors.values(), listed],
@@ -232,14 +233,9 @@ class _Started:
         limits = resource_limits(self._plan.limits)
         # Of the processes of the uid one is strace, and none that the command could have had.
         limits["RLIMIT_NPROC"] += traced
-        prlimit = [
-            self._plan.host.prlimit,
-            *(f"--{name.removeprefix('RLIMIT_').lower()}={value}" for name, value in limits.items()),
-            "--",
-        ]
         try:
             return subprocess.Popen(
-                [*(prlimit if hosted else []), *command],
+                [*(prlimit(self._plan.host.prlimit, limits) if hosted else []), *command],
                 pass_fds=pass_fds,
                 env={},
                 cwd="/",
@@ -278,16 +274,11 @@ class _Started:
 
     def _limit(self, process: Process) -> None:
         """Limit the held process; a process limit set earlier would count the user's other processes."""
-        for name, value in process.limits().items():
-            try:
-                resource.prlimit(process.pid, getattr(resource, name), (value, value))
-            except (OSError, ValueError) as error:
-                raise LayerError(
-                    "limits",
-                    expected=f"{name} set to {value}",
-                    observed=str(error),
-                    remedy="raise this user's own limit (ulimit -H), or write a lower one into the profile",
-                ) from None
+        set_limits(
+            process.pid,
+            process.limits(),
+            "raise this user's own limit (ulimit -H), or write a lower one into the profile",
+        )
 
     async def _watched(self, process: Process, strace: str | None, seen: Refusals) -> str:
         """Attach strace; gives why nothing can be seen, or nothing."""
@@ -306,7 +297,7 @@ class _Started:
     def _pipe(self, theirs: ExitStack, ours: str) -> tuple[IO[bytes], int]:
         reading, writing = os.pipe2(os.O_CLOEXEC)
         mine, other = (reading, writing) if ours == "rb" else (writing, reading)
-        theirs.callback(os.close, other)
+        given(theirs, other)
         os.set_blocking(mine, False)
         return self._held.enter_context(os.fdopen(mine, ours, buffering=0)), other
 
@@ -371,16 +362,6 @@ def _interpreters(path: str) -> list[str]:
 def _with(profile: Profile, **files: list[str]) -> Profile:
     """Give a profile with other lists of files."""
     return profile.model_copy(update={"filesystem": profile.filesystem.model_copy(update=files)})
-
-
-def _sealed(theirs: ExitStack, name: str, data: bytes) -> int:
-    memory = Sealed(name, data)
-    try:
-        descriptor = memory.open()
-    finally:
-        memory.close()
-    theirs.callback(os.close, descriptor)
-    return descriptor
 
 
 def _fill_standard_descriptors() -> None:

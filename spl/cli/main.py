@@ -6,7 +6,6 @@ import contextlib
 import json
 import os
 import sys
-import traceback
 from importlib import import_module
 from typing import TYPE_CHECKING, Final, NoReturn
 
@@ -108,6 +107,8 @@ def _fault(error: Exception) -> SplError:
     """Give a fault of our own with the place it came from, which whoever mends it needs; of threads the host's word."""
     if isinstance(error, RuntimeError) and "can't start new thread" in str(error):
         return HostRefused("the operating system refused another thread")
+    import traceback  # noqa: PLC0415 - no command that succeeds needs it
+
     frame = traceback.extract_tb(error.__traceback__)[-1]
     place = f"{os.path.basename(frame.filename)}:{frame.lineno}"
     return Internal(f"the command failed with {type(error).__name__} at {place}")

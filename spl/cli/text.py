@@ -2,19 +2,9 @@
 
 from __future__ import annotations
 
+from bwrap.text import printable as shown
 
-def shown(text: str) -> str:
-    """Give the text with everything that a terminal would obey instead of show as an escape.
-
-    That is control characters, line ends, direction overrides, invisible characters, odd spaces and lone
-    surrogates: whatever `str.isprintable` denies.
-    """
-    if text.isprintable():
-        return text
-    return "".join(
-        character if character.isprintable() else character.encode("unicode_escape").decode("ascii")
-        for character in text
-    )
+__all__ = ["brief", "shown"]
 
 
 def brief(text: str, length: int = 60) -> str:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from unittest.mock import patch
 
 from bwrap import launch as launching
+from bwrap import limits
 from bwrap import plan as plans
 from bwrap.errors import LayerError
 from bwrap.host import file_stamp
@@ -130,11 +131,11 @@ def _patched(make: Callable[[], Iterator[AbstractContextManager[Any]]]) -> Remov
 
 def _unlimited() -> Iterator[AbstractContextManager[Any]]:
     yield patch.object(_Launch, "_limit", lambda self, process: None)
-    yield patch.object(launching, "_prlimit", lambda process: [])
+    yield patch.object(launching, "prlimit", lambda program, wanted: [])
 
 
 def _one_limit_missing() -> Iterator[AbstractContextManager[Any]]:
-    prefix, prlimit = launching._prlimit, resource.prlimit
+    prefix, prlimit = limits.prlimit, resource.prlimit
 
     def but_one(pid: int, which: int, limits: tuple[int, int]) -> None:
         if which != resource.RLIMIT_FSIZE:
@@ -142,7 +143,9 @@ def _one_limit_missing() -> Iterator[AbstractContextManager[Any]]:
 
     yield patch.object(resource, "prlimit", but_one)
     yield patch.object(
-        launching, "_prlimit", lambda process: [w for w in prefix(process) if "--fsize" not in w]
+        launching,
+        "prlimit",
+        lambda program, wanted: [w for w in prefix(program, wanted) if "--fsize" not in w],
     )
 
 

@@ -85,8 +85,8 @@ async def mounted_later(stage: Stage, *, landlock: bool = True) -> dict[str, Any
     os.makedirs(f"{shown}/later")
     for folder in (shown, f"{shown}/later"):
         os.chmod(folder, 0o755)
-    extra = f'[filesystem]\nread_only = ["{shown}"]\ntmpfs = [{{ path = "/work", size = "1M" }}]\n'
-    image = stage.image(WRITES.format(paths=["/work/file", f"{shown}/later/file", f"{shown}/file"]))
+    extra = f'[filesystem]\nread_only = ["{shown}"]\ntmpfs = [{{ path = "/room", size = "1M" }}]\n'
+    image = stage.image(WRITES.format(paths=["/room/file", f"{shown}/later/file", f"{shown}/file"]))
     plan = stage.plan(extra=extra)
     if not landlock:
         plan = replace(plan, host=replace(plan.host, landlock=0))

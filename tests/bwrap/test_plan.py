@@ -62,7 +62,7 @@ def test_the_order_of_a_profiles_entries_changes_nothing(folders: Path, data: st
         ],
         "empty": ["@home", "/empty", "/empty/deeper", f"{folders}/a/d"],
         "sockets": ["@worker_socket"],
-        "tmpfs": [{"path": "/work", "size": 1}, {"path": f"{folders}/a/b/c", "size": 2}],
+        "tmpfs": [{"path": "/room", "size": 1}, {"path": f"{folders}/a/b/c", "size": 2}],
     }
     mixed = {name: data.draw(st.permutations(words)) for name, words in entries.items()}
     profile, host = Library().load("worker"), tree.host(folders)
@@ -307,13 +307,13 @@ def test_what_cannot_stand_there_is_refused_at_the_word_that_asks_for_it(tmp_pat
 
 def test_folders_of_the_sandbox_may_stand_in_one_another(tmp_path: Path) -> None:
     (tmp_path / "a" / "b").mkdir(parents=True)
-    text = 'tmpfs = [{path = "/work", size = "1M"}]\nempty = ["/work/in", "' + f'{tmp_path}/a/b"]'
+    text = 'tmpfs = [{path = "/room", size = "1M"}]\nempty = ["/room/in", "' + f'{tmp_path}/a/b"]'
 
     plan = tree.plan(tmp_path, reading(tmp_path / "a", more=text))
 
     assert {
-        (Kind.TMPFS, "/work"),
-        (Kind.EMPTY, "/work/in"),
+        (Kind.TMPFS, "/room"),
+        (Kind.EMPTY, "/room/in"),
         (Kind.READ_ONLY, f"{tmp_path}/a"),
         (Kind.EMPTY, f"{tmp_path}/a/b"),
     } <= set(shown(plan))
