@@ -120,13 +120,24 @@ class Client:
         if not isinstance(document, dict):
             raise DaemonUnreachable(f"what answers at {self.name} is no daemon: status {status}, no JSON")
         if status >= 400 or document.get("object") == "error":
-            raise _error(status, document)
+            raise error_of({"message": f"the daemon answered with status {status}", **document})
         return document
 
 
 def segment(text: str) -> str:
     """Give text as one segment of a path."""
     return quote(os.fsencode(text), safe="")
+
+
+def error_of(document: Json) -> SplError:
+    """Turn an error document into the error it is, whatever its code."""
+    code = document.get("code")
+    message = str(document.get("message"))
+    fields = {name: value for name, value in document.items() if name not in _ENVELOPE}
+    for kind in errors.table():
+        if kind.code == code:
+            return kind(message, **fields)
+    return SplError(message if code is None else f"{message} ({code})", **fields)
 
 
 class _Connection(http.client.HTTPConnection):
@@ -156,17 +167,6 @@ def _exchange(
         connection.request(method, target, payload, headers)
     response = connection.getresponse()
     return response.status, response.read()
-
-
-def _error(status: int, document: Json) -> SplError:
-    """Turn an error document into the error it is."""
-    code = document.get("code")
-    message = str(document.get("message", f"the daemon answered with status {status}"))
-    fields = {name: value for name, value in document.items() if name not in _ENVELOPE}
-    for kind in errors.table():
-        if kind.code == code:
-            return kind(message, **fields)
-    return SplError(message if code is None else f"{message} ({code})", **fields)
 
 
 def _host_and_port(url: str) -> tuple[str, int]:

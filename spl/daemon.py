@@ -38,7 +38,9 @@ from spl.kernel.config import MOST_CAPACITY, Config
 from spl.kernel.config import PROFILE as DEFAULT_PROFILE
 from spl.kernel.credentials import Credentials
 from spl.kernel.kernel import Kernel
+from spl.kernel.members import Members
 from spl.kernel.principals import operator_did
+from spl.kernel.usage import Usage
 from spl.records.sqlite import SqliteStore
 from spl.settings import uid_range
 from spl.threads import Unawaited
@@ -52,6 +54,7 @@ if TYPE_CHECKING:
     import socket
     from collections.abc import AsyncIterator, Callable
 
+    from bwrap.sealed import Sealed
     from spl.api.peer import Peer
     from spl.settings import Settings
 
@@ -121,7 +124,6 @@ class _Daemon:
     port: int
     kernel: Kernel
     worker_socket: str
-    sandbox: Sandbox | LayerError
     transports: Transports
     began: float
     capacity: int = 0
@@ -149,7 +151,7 @@ class _Daemon:
     async def health(self) -> dict[str, Any]:
         kernel = self.kernel
         config = kernel.config
-        capacity, available, refused = await self.room()
+        room = await self.transports.room(config.profile, seconds=_LOOK_SECONDS)
         return {
             "status": "ok",
             "version": __version__,
@@ -160,30 +162,27 @@ class _Daemon:
                 "member_transport": config.member_transport,
                 "profile": config.profile,
                 "tier_profiles": config.tier_profiles,
-                "admission_capacity": capacity,
-                "admission_available": available,
-                **({"refused": refused.wire()} if refused else {}),
+                "permission_rules": len(config.rules.listed()),
+                **room.wire(),
+                **({"refused": room.refused.wire()} if room.refused else {}),
             },
             "isolation": self.transports.isolation.wire(),
             "store": {"backend": "sqlite"},
             "provider": {"name": kernel.broker.provider.name},
         }
 
-    async def room(self) -> tuple[int, int, LayerError | None]:
-        """Give how many sandboxed runs of the profile in force fit, how many more now, and why none can be made.
 
-        A profile that takes long is taken as it was: whoever asks for health does not wait for it.
-        """
-        if isinstance(self.sandbox, LayerError):
-            return 0, 0, self.sandbox
-        plan = await self.sandbox.plans.latest(self.kernel.config.profile, seconds=_LOOK_SECONDS)
-        if isinstance(plan, LayerError):
-            return 0, 0, plan
-        each = plan.worst_case
-        return self.kernel.admission.capacity(each), self.kernel.admission.available(each), None
+async def _start(
+    settings: Settings,
+    stack: contextlib.AsyncExitStack,
+    stopping: asyncio.Event,
+    *,
+    image: Callable[[hosts.Python], Sealed] = seal,
+) -> _Daemon:
+    """Make the daemon; what `stack` gives back ends it.
 
-
-async def _start(settings: Settings, stack: contextlib.AsyncExitStack, stopping: asyncio.Event) -> _Daemon:
+    `image` makes the workers' program. A test may give one that means harm; no setting reaches it.
+    """
     began = time.monotonic()
     broker = Broker(provider_named(settings.provider))
     home, tcp = _take(settings, stack)
@@ -196,12 +195,14 @@ async def _start(settings: Settings, stack: contextlib.AsyncExitStack, stopping:
     if swept := ledger.sweep():
         _log.warning("killed workers of an earlier daemon", pids=swept)
     library = _library(home)
-    sandbox = _sandbox(settings, library, home, worker_path, ledger)
+    sandbox = _sandbox(settings, library, home, worker_path, ledger, image)
     if isinstance(sandbox, Sandbox):
         await stack.enter_async_context(_stopped_by(stopping, sandbox.plans))
     profiles = Profiles(library, sandbox if isinstance(sandbox, LayerError) else sandbox.plans)
-    config = await Config.follow(store)
     operator = operator_did(login())
+    config = await Config.follow(store, _now)
+    usage = Usage(_now)
+    members = await Members.follow(store, operator=operator, now=_now)
     kernel = Kernel(
         store,
         config,
@@ -212,15 +213,26 @@ async def _start(settings: Settings, stack: contextlib.AsyncExitStack, stopping:
             most=_most_workers(settings),
         ),
         Credentials(time.monotonic),
+        usage,
+        members,
         operator=operator,
+        data=home.data,
+        host_tools=hosts.shape() is hosts.Shape.SAME_USER,
         check_profile=profiles.check,
-        now=lambda: datetime.now(UTC),
+        now=_now,
     )
     if closed := await kernel.close_orphans():
         _log.warning("closed runs of an earlier daemon", threads=closed)
-    transports = Transports(kernel, sandbox, credential_grace=settings.credential_grace_seconds)
-    daemon = _Daemon(home, tcp.getsockname()[1], kernel, worker_path, sandbox, transports, began)
-    api = OperatorApi(kernel, transports, profiles, Authenticator(operator, token), daemon.health)
+    await usage.read(store)
+    transports = Transports(
+        kernel,
+        sandbox,
+        credential_grace=settings.credential_grace_seconds,
+        run_grace=settings.run_grace_seconds,
+    )
+    daemon = _Daemon(home, tcp.getsockname()[1], kernel, worker_path, transports, began)
+    authenticator = Authenticator(operator, token, members, rotated=lambda: home.rotate_token(login()))
+    api = OperatorApi(kernel, transports, profiles, authenticator, daemon.health)
     app = api.app(max_body_bytes=settings.max_body_bytes)
     doors = worker_app(kernel.credentials, max_body_bytes=_WORKER_BODY_BYTES)
     grace = settings.stop_grace_seconds
@@ -243,7 +255,7 @@ async def _start(settings: Settings, stack: contextlib.AsyncExitStack, stopping:
     await stack.enter_async_context(_listening(Listener(app, own, grace=grace, admit=_own_user, most=most)))
     await stack.enter_async_context(_listening(Listener(app, tcp, grace=grace, most=most)))
     stack.push_async_callback(transports.stop)
-    daemon.capacity, _, _ = await daemon.room()
+    daemon.capacity = (await transports.room(config.profile, seconds=_LOOK_SECONDS)).capacity
     return daemon
 
 
@@ -326,13 +338,18 @@ def _ledger(settings: Settings, home: Home) -> Ledger:
 
 
 def _sandbox(
-    settings: Settings, library: Library, home: Home, worker_path: str, ledger: Ledger
+    settings: Settings,
+    library: Library,
+    home: Home,
+    worker_path: str,
+    ledger: Ledger,
+    image: Callable[[hosts.Python], Sealed] = seal,
 ) -> Sandbox | LayerError:
     """Prepare what workers are made from; a host that cannot confine serves all the same, and refuses by layer."""
     try:
         host = hosts.examine()
         plans = Plans(library, host, Places(str(home.path), worker_path))
-        return Sandbox(plans, seal(host.python), ledger, settings.probe_seconds)
+        return Sandbox(plans, image(host.python), ledger, settings.probe_seconds)
     except LayerError as error:
         found = error
     except (OSError, ValueError, subprocess.SubprocessError) as error:
@@ -348,11 +365,11 @@ def _sandbox(
 async def _trial(sandbox: Sandbox | LayerError, profile: str) -> Isolation:
     """Make one worker and let it go, to say at the start which layers of a profile hold here."""
     if isinstance(sandbox, LayerError):
-        return Isolation([], sandbox)
+        return Isolation([], sandbox, profile)
     try:
         worker = await sandbox.make(await sandbox.plans.plan(profile))
     except LayerError as error:
-        return Isolation([], sandbox.plans.told(profile, error))
+        return Isolation([], sandbox.plans.told(profile, error), profile)
     await worker.confined.stop("trial")
     return Isolation.of(worker)
 
@@ -364,6 +381,10 @@ def _memory() -> int:
     except (OSError, ValueError) as error:
         _log.error("sandboxed runs need a capacity that is set: the memory cannot be told", error=str(error))
         return 0
+
+
+def _now() -> datetime:
+    return datetime.now(UTC)
 
 
 def _own_user(peer: Peer) -> bool:

@@ -151,6 +151,15 @@ class Unauthenticated(SplError):
     remedy = "send 'Authorization: Bearer' with a live token; 'spl token show' prints the operator's"
 
 
+class TokenRevoked(SplError):
+    """The bearer was a token here once, and is none any more."""
+
+    code = "TOKEN_REVOKED"
+    status = 401
+    exit_status = 20
+    remedy = "ask the operator for a new token"
+
+
 class ScopeDenied(SplError):
     """The bearer lacks the scope."""
 
@@ -203,6 +212,33 @@ class InvalidBody(SplError):
     status = 422
     exit_status = 22
     remedy = "correct the field named in the message"
+
+
+class MemberExists(SplError):
+    """A member has this label already."""
+
+    code = "MEMBER_EXISTS"
+    status = 409
+    exit_status = 22
+    remedy = "choose another label, or revoke that member first"
+
+
+class EventUnknown(SplError):
+    """A run takes no event of this type."""
+
+    code = "EVENT_UNKNOWN"
+    status = 400
+    exit_status = 22
+    remedy = 'send {"type":"stop"}'
+
+
+class ExpressionInvalid(SplError):
+    """A rule's expression that does not compile; `line`, `column` and `excerpt` say where."""
+
+    code = "EXPRESSION_INVALID"
+    status = 400
+    exit_status = 26
+    remedy = "correct the expression at the place the message names"
 
 
 class BodyTooLarge(SplError):
@@ -307,6 +343,33 @@ class IsolationUnavailable(SplError):
     remedy = "mend the layer the message names; nothing runs with less"
 
 
+class WorkConcurrencyExceeded(SplError):
+    """As many runs of this actor are going on as its tier allows; `limit` and `running` stand in the answer."""
+
+    code = "WORK_CONCURRENCY_EXCEEDED"
+    status = 429
+    exit_status = 36
+    remedy = "wait for one of them to end, or stop one"
+
+
+class WorkDailyCountExceeded(SplError):
+    """This actor has started as many runs today (UTC) as its tier allows."""
+
+    code = "WORK_DAILY_COUNT_EXCEEDED"
+    status = 429
+    exit_status = 37
+    remedy = "start again after midnight UTC, or ask the operator for another tier"
+
+
+class WorkDailyCapExceeded(SplError):
+    """This actor's runs have cost as much today (UTC) as its tier allows."""
+
+    code = "WORK_DAILY_CAP_EXCEEDED"
+    status = 429
+    exit_status = 38
+    remedy = "start again after midnight UTC, or ask the operator for another tier"
+
+
 class RunFinished(SplError):
     """The run has ended; nothing more can be done in it."""
 
@@ -322,7 +385,7 @@ class RunNotCompleted(SplError):
     code = "RUN_NOT_COMPLETED"
     status = 409
     exit_status = 33
-    remedy = "read its outcome with 'spl thread records'"
+    remedy = "'spl why THREAD' tells how it came to that"
 
 
 class CallNotInReply(SplError):

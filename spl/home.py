@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Final, Self
 from spl.errors import DaemonUnreachable, HomeInUse, HomeUnsafe, SocketPathTooLong
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterator, Mapping
     from types import TracebackType
 
 HOSTED_RUN: Final = "/run/spl"
@@ -137,22 +137,23 @@ class Home:
 
     def ensure_token(self, login: str) -> str:
         """Give the operator's token, made for this login if there is none; raises as `read_token` does."""
-        account = hashlib.sha256(login.encode(errors="surrogateescape")).hexdigest()[:8]
-        token = f"spl_local_{account}_{secrets.token_urlsafe(32)}"
         # Linked into place whole, so that nobody reads half a token and two makers agree on one.
-        draft = self.path / f".token.{secrets.token_hex(8)}"
-        descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
-        try:
-            with os.fdopen(descriptor, "w") as file:
-                file.write(token + "\n")
-                file.flush()
-                os.fsync(file.fileno())
-            with contextlib.suppress(FileExistsError):
-                os.link(draft, self.token, follow_symlinks=False)
-        finally:
-            os.unlink(draft)
-        _sync_folder(self.path)
+        with self._new_token(login) as (_, draft), contextlib.suppress(FileExistsError):
+            os.link(draft, self.token, follow_symlinks=False)
         return self.read_token()
+
+    def rotate_token(self, login: str) -> str:
+        """Put a new token of the operator's, made for this login, in the place of the old one, and give it.
+
+        Whoever reads meanwhile reads the one or the other, whole. Raises HomeUnsafe where it cannot be put there.
+        """
+        with self._new_token(login) as (token, draft):
+            try:
+                os.rename(draft, self.token)
+            except OSError as error:
+                what = f"the token file {str(self.token)!r}"
+                raise HomeUnsafe(f"{what} cannot be replaced: {error.strerror}") from None
+        return token
 
     def read_token(self) -> str:
         """Give the operator's token.
@@ -182,6 +183,23 @@ class Home:
         if _TOKEN.fullmatch(token) is None:
             raise HomeUnsafe(f"{what} is refused: it does not hold a token")
         return token
+
+    @contextlib.contextmanager
+    def _new_token(self, login: str) -> Iterator[tuple[str, Path]]:
+        """Give a new token and the file that holds it until it is put into place; afterwards that is durable."""
+        account = hashlib.sha256(login.encode(errors="surrogateescape")).hexdigest()[:8]
+        token = f"spl_local_{account}_{secrets.token_urlsafe(32)}"
+        draft = self.path / f".token.{secrets.token_hex(8)}"
+        descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+        try:
+            with os.fdopen(descriptor, "w") as file:
+                file.write(token + "\n")
+                file.flush()
+                os.fsync(file.fileno())
+            yield token, draft
+        finally:
+            draft.unlink(missing_ok=True)
+        _sync_folder(self.path)
 
 
 class Lock:

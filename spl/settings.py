@@ -82,6 +82,11 @@ class Settings(BaseSettings):
     stop_grace_seconds: _Seconds = Field(
         default=5.0, description="seconds that requests in flight are given to end when the daemon stops"
     )
+    run_grace_seconds: _Seconds = Field(
+        default=10.0,
+        description="seconds that a run which is stopped, or past a ceiling, is given to come to its next step "
+        "before it is broken off",
+    )
     credential_grace_seconds: _Seconds = Field(
         default=30.0, description="seconds a run's credential lives past its wall clock"
     )

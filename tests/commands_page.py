@@ -26,13 +26,14 @@ elsewhere; `serve`, `token show` and `version` print plain text unless JSON is a
 `profile try` is the command's that is tried: its document is the last line on standard error, and only when it is asked
 for. In a table, control characters and direction overrides of what comes from elsewhere are shown as escapes.
 
-`stop` and `token show` work on a home alone, `doctor` and `profile` without one too. Any other command finds its
-daemon by `--home`, else by `SPL_URL` (`http://HOST:PORT`, with the bearer in `SPL_TOKEN`), else by `SPL_HOME`, its
-alias `SYNCROPEL_HOME`, or `~/.syncro`; in a home it uses the operator's socket and needs no token.
+`stop` and `token show` work on a home alone, `token rotate` too when no daemon runs in it; `doctor` and `profile` do
+without a home. Any other command finds its daemon by `--home`, else by `SPL_URL` (`http://HOST:PORT`, with the bearer
+in `SPL_TOKEN`), else by `SPL_HOME`, its alias `SYNCROPEL_HOME`, or `~/.syncro`; in a home it uses the operator's socket
+and needs no token.
 
 It exits 0 only on success; `profile try` exits as its command did. An error is one line on standard error, `spl: CODE:
-what failed; what to do`, under it the line of a profile that is at fault, and with `-o json` the error object; its exit
-status stands in [errors.md](errors.md). 2 is wrong usage, 130 an interrupt.
+what failed; what to do`, under it the line of a profile or an expression that is at fault, and with `-o json` the
+error object; its exit status stands in [errors.md](errors.md). 2 is wrong usage, 130 an interrupt.
 
 Completion in the shell, in the file that the shell reads at its start:
 

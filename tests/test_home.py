@@ -216,6 +216,57 @@ def test_makers_of_a_token_agree_on_one(home: Home) -> None:
     assert len(set(tokens)) == 1
 
 
+def test_a_rotated_token_takes_the_place_of_the_old_one(home: Home) -> None:
+    old = home.ensure_token("alice")
+    before = os.umask(0)
+    try:
+        new = home.rotate_token("alice")
+    finally:
+        os.umask(before)
+    assert new.startswith("spl_local_2bd806c9_")
+    assert new != old
+    assert home.read_token() == home.ensure_token("alice") == new
+    assert mode(home.token) == 0o600
+    assert [path.name for path in home.path.iterdir() if path.is_file()] == ["token"]
+
+
+def test_a_token_is_rotated_where_there_is_none_or_one_that_is_refused(home: Home, tmp_path: Path) -> None:
+    assert home.rotate_token("alice") == home.read_token()
+    home.token.rename(tmp_path / "elsewhere")
+    home.token.symlink_to(tmp_path / "elsewhere")
+    elsewhere = (tmp_path / "elsewhere").read_text()
+    assert home.rotate_token("alice") == home.read_token()
+    assert (tmp_path / "elsewhere").read_text() == elsewhere
+
+
+def test_one_that_reads_while_the_token_is_rotated_is_given_the_one_or_the_other(home: Home) -> None:
+    made = {home.ensure_token("alice")}
+    read: set[str] = set()
+    stop = threading.Event()
+
+    def look() -> None:
+        while not stop.is_set():
+            read.add(home.read_token())
+
+    looker = threading.Thread(target=look)
+    looker.start()
+    try:
+        made |= {home.rotate_token("alice") for _ in range(50)}
+    finally:
+        stop.set()
+        looker.join()
+    assert len(made) == 51
+    assert read <= made
+    assert home.read_token() in made
+
+
+def test_a_token_that_cannot_be_put_into_place_leaves_nothing_behind(home: Home) -> None:
+    home.token.mkdir()
+    with pytest.raises(HomeUnsafe, match="cannot be replaced: Is a directory"):
+        home.rotate_token("alice")
+    assert [path.name for path in home.path.iterdir() if path.name.startswith(".token")] == []
+
+
 @pytest.mark.parametrize("others", [0o640, 0o604, 0o620])
 def test_a_token_file_open_to_others_is_refused(home: Home, others: int) -> None:
     home.ensure_token("alice")

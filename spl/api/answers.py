@@ -7,15 +7,14 @@ from typing import TYPE_CHECKING, Any
 
 from starlette.responses import Response
 
-from spl.errors import AdmissionCeiling, SplError
-
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence
 
+    from spl.errors import SplError
     from spl.records.record import Record
 
 
-PAGE_BYTES = 8 << 20
+PAGE_BYTES = 1 << 20
 """Characters of records after which a page ends."""
 
 _SLICE = 64
@@ -36,8 +35,8 @@ class JsonAnswer(Response):
 def error_answer(error: SplError) -> JsonAnswer:
     """Give the answer for an error; its message ends with what to do."""
     headers: dict[str, str] = {}
-    if isinstance(error, AdmissionCeiling):
-        headers["retry-after"] = str(error.fields.get("retry_after_secs", 1))
+    if "retry_after_secs" in error.fields:
+        headers["retry-after"] = str(error.fields["retry_after_secs"])
     if error.status == 401:
         headers["www-authenticate"] = "Bearer"
     return JsonAnswer(error.wire(), error.status, headers)
@@ -54,7 +53,7 @@ async def record_listing(
     """Give up to `limit` records as a listing; `read` takes `since` and a limit and gives records in order.
 
     A page ends early, with `has_more`, where its text passes `PAGE_BYTES`: bodies may be large, and an answer is made
-    in memory. It is read in slices for the same reason.
+    in memory, several times over. It is read in slices for the same reason.
     """
     found: list[dict[str, Any]] = []
     size = 0

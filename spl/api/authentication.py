@@ -4,25 +4,36 @@ from __future__ import annotations
 
 import hashlib
 import hmac
+import os
 from typing import TYPE_CHECKING
 
 from spl.api.peer import peer
-from spl.errors import Unauthenticated
+from spl.errors import TokenRevoked, Unauthenticated
 from spl.kernel.principals import ADMIN, Principal
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from starlette.requests import Request
+
+    from spl.kernel.members import Members
 
 
 class Authenticator:
-    """Knows the operator, by token hash and, on their own socket, by being the daemon's user."""
+    """Knows the operator, by the token in the home and, on their own socket, by being the daemon's user; and members.
 
-    def __init__(self, operator: str, token: str) -> None:
-        self._operator = Principal(operator, frozenset((ADMIN,)))
+    `rotated` puts a new token into the home and gives it.
+    """
+
+    def __init__(self, operator: str, token: str, members: Members, *, rotated: Callable[[], str]) -> None:
+        self._operator = Principal(operator, frozenset((ADMIN,)), operator=True)
         self._hash = _hash(token)
+        self._earlier: list[bytes] = []
+        self._members = members
+        self._rotated = rotated
 
     def principal(self, request: Request) -> Principal:
-        """Give who asks; raises `Unauthenticated`.
+        """Give who asks; raises `Unauthenticated` or `TokenRevoked`.
 
         A bearer is judged wherever it is presented: a wrong one is refused on the operator's socket too.
         """
@@ -30,11 +41,21 @@ class Authenticator:
         if said is not None:
             if hmac.compare_digest(_hash(said), self._hash):
                 return self._operator
-            raise Unauthenticated("the bearer is not known here")
-        # The listener of that socket admits the daemon's own user and nobody else.
-        if peer.get().kind == "unix":
+            if any(hmac.compare_digest(_hash(said), each) for each in self._earlier):
+                raise TokenRevoked("the bearer is an operator's token that was rotated")
+            return self._members.find(said)
+        # The listener of that socket admits the daemon's own user and nobody else; its mode is not all there is.
+        who = peer.get()
+        if who.kind == "unix" and who.uid == os.geteuid():
             return self._operator
         raise Unauthenticated("this needs a bearer")
+
+    def rotate(self) -> str:
+        """Put a new operator's token in place of the old one, which is dead from now on; gives it."""
+        token = self._rotated()
+        self._earlier.append(self._hash)
+        self._hash = _hash(token)
+        return token
 
 
 def bearer(header: str | None) -> str | None:

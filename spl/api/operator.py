@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
+from contextlib import nullcontext
+from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from starlette.applications import Starlette
@@ -11,14 +13,18 @@ from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.routing import Route
 
-from spl.api.answers import JsonAnswer, error_answer, listing, record_listing
+from spl.api.answers import PAGE_BYTES, JsonAnswer, error_answer, listing, record_listing
 from spl.api.limits import body_limit, refuse_unread
-from spl.api.requests import RecordBody, StartBody, page, query, read_body
-from spl.errors import Internal, InvalidBody, MethodNotAllowed, NotFound, SplError, Unauthenticated
-from spl.kernel.kernel import CONFIG_WRITE
+from spl.api.members import MembersApi
+from spl.api.requests import Body, EventBody, RecordBody, StartBody, page, query, read_body
+from spl.errors import ActorNotCovered, Internal, InvalidBody, MethodNotAllowed, NotFound, SplError
+from spl.kernel.principals import CONFIG_WRITE, RECORDS_READ
+from spl.kernel.reading import Reading
 from spl.kernel.rows import STATES
 
 if TYPE_CHECKING:
+    from contextlib import AbstractAsyncContextManager
+
     from starlette.responses import Response
     from starlette.types import ASGIApp, Receive, Scope, Send
 
@@ -32,7 +38,8 @@ if TYPE_CHECKING:
 _OPEN = "/health"
 """The one path that needs no bearer."""
 
-RECORDS_READ = "records:read"
+_LISTINGS = 4
+"""Members' listings that are made at once: each takes some ten times its text, and a member may ask for many."""
 
 Handler = Callable[["Request", "Principal"], Awaitable["Response"]]
 
@@ -46,9 +53,11 @@ class OperatorApi:
     profiles: Profiles
     authenticator: Authenticator
     health: Callable[[], Awaitable[dict[str, Any]]]
+    _listings: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(_LISTINGS))
 
     def routes(self) -> list[Route]:
         """Give the routes, one a method and path."""
+        members = MembersApi(self.kernel, self.authenticator)
         return [
             Route(_OPEN, _alive, methods=["GET"]),
             self._route("GET", "/v1/engine/health", self._engine_health),
@@ -58,8 +67,20 @@ class OperatorApi:
             self._route("GET", "/v1/threads", self._threads),
             self._route("GET", "/v1/threads/{thread}/records", self._thread_records),
             self._route("POST", "/v1/work/loop", self._start),
+            self._route("POST", "/v1/work/loop/preview", self._preview),
+            self._route("POST", "/v1/work/loop/{thread}/cancel", self._cancel),
             self._route("GET", "/v1/runs", self._runs),
             self._route("GET", "/v1/runs/{thread}", self._run),
+            self._route("POST", "/v1/runs/{thread}/events", self._event),
+            self._route("GET", "/v1/rules", self._rules),
+            self._route("GET", "/v1/tiers", self._tiers),
+            self._route("POST", "/v1/members", members.add),
+            self._route("GET", "/v1/members", members.members),
+            self._route("DELETE", "/v1/members/{label}", members.revoke),
+            self._route("POST", "/v1/tokens", members.mint),
+            self._route("GET", "/v1/tokens", members.tokens),
+            self._route("POST", "/v1/tokens/{id}/rotate", members.rotate),
+            self._route("DELETE", "/v1/tokens/{id}", members.revoke_token),
             self._route("GET", "/v1/profiles", self._profiles),
             self._route("GET", "/v1/profiles/{name}", self._profile),
         ]
@@ -78,18 +99,28 @@ class OperatorApi:
             },
         )
         app.router.redirect_slashes = False
-        bodiless, limited = body_limit(app, 0), body_limit(app, max_body_bytes)
+
+        async def still_known(scope: Scope, receive: Receive, send: Send) -> None:
+            # Asked again: the bearer may have been revoked, or rotated away, while the body was waited for.
+            try:
+                principal = self.authenticator.principal(Request(scope))
+            except SplError as error:
+                await error_answer(error)(scope, receive, send)
+                return
+            await app({**scope, "principal": principal}, receive, send)
+
+        bodiless, limited = body_limit(app, 0), body_limit(still_known, max_body_bytes)
 
         async def known_only(scope: Scope, receive: Receive, send: Send) -> None:
             if scope["type"] == "http" and scope["path"] == _OPEN:
                 await bodiless(scope, receive, send)
                 return
             try:
-                principal = self.authenticator.principal(Request(scope))
-            except Unauthenticated as error:
+                self.authenticator.principal(Request(scope))
+            except SplError as error:
                 await refuse_unread(error, receive, send)
                 return
-            await limited({**scope, "principal": principal}, receive, send)
+            await limited(scope, receive, send)
 
         return known_only
 
@@ -114,21 +145,26 @@ class OperatorApi:
         fields = query(request, "thread", "actor", "kind", "since", "limit")
         since, limit = page(fields)
         return await self._listing(
-            since, limit, thread=fields.get("thread"), actor=fields.get("actor"), kind=fields.get("kind")
+            principal,
+            since,
+            limit,
+            thread=fields.get("thread"),
+            actor=fields.get("actor"),
+            kind=fields.get("kind"),
         )
 
     async def _record(self, request: Request, principal: Principal) -> Response:
         principal.require(RECORDS_READ)
         query(request)
         record = await self.kernel.store.get(request.path_params["id"])
-        if record is None:
+        if record is None or not await self._reading(principal).may_read(record.thread):
             raise NotFound("there is no record with this id")
         return JsonAnswer(record.wire())
 
     async def _threads(self, request: Request, principal: Principal) -> Response:
         principal.require(RECORDS_READ)
         since, limit = page(query(request, "since", "limit"))
-        rows = await self.kernel.store.threads(since=since, limit=limit + 1)
+        rows = await self.kernel.store.threads(owner=principal.sees, since=since, limit=limit + 1)
         return listing(
             [{"object": "thread", **row._asdict()} for row in rows[:limit]], has_more=len(rows) > limit
         )
@@ -136,21 +172,66 @@ class OperatorApi:
     async def _thread_records(self, request: Request, principal: Principal) -> Response:
         principal.require(RECORDS_READ)
         since, limit = page(query(request, "since", "limit"))
-        return await self._listing(since, limit, thread=request.path_params["thread"])
+        return await self._listing(principal, since, limit, thread=request.path_params["thread"])
 
     async def _listing(
-        self, since: int, limit: int, *, thread: str | None, actor: str | None = None, kind: str | None = None
+        self,
+        principal: Principal,
+        since: int,
+        limit: int,
+        *,
+        thread: str | None,
+        actor: str | None = None,
+        kind: str | None = None,
     ) -> Response:
         def read(after: int, most: int) -> Awaitable[list[Record]]:
-            return self.kernel.store.select(thread=thread, actor=actor, kind=kind, since=after, limit=most)
+            return self.kernel.store.select(
+                thread=thread,
+                actor=actor,
+                kind=kind,
+                owner=principal.sees,
+                since=after,
+                limit=most,
+                most_bytes=PAGE_BYTES,
+            )
 
-        return await record_listing(read, since, limit)
+        async with self._turn(principal):
+            return await record_listing(read, since, limit)
+
+    def _turn(self, principal: Principal) -> AbstractAsyncContextManager[None]:
+        """Give the wait for one's turn to have a listing made; the operator is not kept waiting by any member."""
+        return nullcontext() if principal.sees is None else self._listings
+
+    def _reading(self, principal: Principal) -> Reading:
+        return Reading(self.kernel.store, principal.actor, everything=principal.sees is None)
 
     async def _start(self, request: Request, principal: Principal) -> Response:
         query(request)
         body = await read_body(request, StartBody)
         run = await self.transports.start(principal, body.start())
-        return JsonAnswer(await self.kernel.row(run.terms.thread), 201)
+        return JsonAnswer(await self.kernel.rows.row(run.terms.thread), 201)
+
+    async def _preview(self, request: Request, principal: Principal) -> Response:
+        query(request)
+        body = await read_body(request, StartBody)
+        return JsonAnswer(await self.transports.preview(principal, body.start()))
+
+    async def _event(self, request: Request, principal: Principal) -> Response:
+        query(request)
+        (await read_body(request, EventBody)).require_known()
+        return await self._stop(request, principal)
+
+    async def _cancel(self, request: Request, principal: Principal) -> Response:
+        """Answer the older name of the stop event, which takes no body, or an empty object."""
+        query(request)
+        if await request.body():
+            await read_body(request, Body)
+        return await self._stop(request, principal)
+
+    async def _stop(self, request: Request, principal: Principal) -> Response:
+        thread = request.path_params["thread"]
+        await self.kernel.stop(principal, thread)
+        return JsonAnswer({"object": "event", "type": "stop", "thread": thread}, 202)
 
     async def _runs(self, request: Request, principal: Principal) -> Response:
         principal.require(RECORDS_READ)
@@ -158,15 +239,32 @@ class OperatorApi:
         since, limit = page(fields)
         if fields.get("state", "running") not in STATES:
             raise InvalidBody(f"the query's 'state' must be one of {', '.join(STATES)}")
-        rows, more = await self.kernel.rows(
-            state=fields.get("state"), actor=fields.get("actor"), since=since, limit=limit
-        )
+        actor = fields.get("actor", principal.sees)
+        if principal.sees not in (None, actor):
+            raise ActorNotCovered(f"the bearer does not cover the runs of {actor!r}")
+        async with self._turn(principal):
+            rows, more = await self.kernel.rows.page(
+                state=fields.get("state"), actor=actor, since=since, limit=limit, most_bytes=PAGE_BYTES
+            )
         return listing(rows, has_more=more)
 
     async def _run(self, request: Request, principal: Principal) -> Response:
         principal.require(RECORDS_READ)
         query(request)
-        return JsonAnswer(await self.kernel.row(request.path_params["thread"]))
+        return JsonAnswer(await self.kernel.rows.row(request.path_params["thread"], whose=principal.sees))
+
+    async def _rules(self, request: Request, principal: Principal) -> Response:
+        principal.require(CONFIG_WRITE)
+        query(request)
+        rules = self.kernel.config.rules.listed()
+        return listing(
+            [{"object": "rule", **asdict(rule), "hits": hits} for rule, hits in rules], has_more=False
+        )
+
+    async def _tiers(self, request: Request, principal: Principal) -> Response:
+        principal.require(RECORDS_READ)
+        query(request)
+        return listing([tier.wire() for tier in self.kernel.config.tiers()], has_more=False)
 
     async def _profiles(self, request: Request, principal: Principal) -> Response:
         principal.require(CONFIG_WRITE)

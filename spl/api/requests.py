@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
 
-from spl.errors import InvalidBody, MissingField
-from spl.kernel.kernel import Start
+from spl.errors import EventUnknown, InvalidBody, MissingField
+from spl.kernel.terms import Start
 from spl.records.canonical import parse
 from spl.records.record import Draft
 
@@ -87,6 +87,17 @@ class StartBody(Body):
             forbidden_tools=tuple(self.forbidden_tools),
             tools=None if self.tools is None else tuple(self.tools),
         )
+
+
+class EventBody(Body):
+    """`POST /v1/runs/{thread}/events`."""
+
+    type: str
+
+    def require_known(self) -> None:
+        """Refuse an event that no run takes; raises `EventUnknown`."""
+        if self.type != "stop":
+            raise EventUnknown(f"a run takes no event {self.type!r:.80}: there is 'stop'")
 
 
 _B = TypeVar("_B", bound=Body)

@@ -7,17 +7,47 @@ from typing import TYPE_CHECKING, Final
 
 import click
 
-from spl.cli.options import common
-from spl.cli.output import is_json, print_facts, print_json, print_line, print_rows
+from spl.cli.options import Command, common
+from spl.cli.output import (
+    is_json,
+    print_document,
+    print_facts,
+    print_json,
+    print_line,
+    print_listing,
+    print_rows,
+)
 from spl.cli.text import shown
 from spl.client import Client, segment
+from spl.errors import NotFound
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from spl.client import Json
 
 THREAD: Final = "th_engine_config"
 ACTOR: Final = "did:sync:system:engine"
+CONFIG: Final = "core.engine.config.v1"
+TIER: Final = "core.engine.tier.v1"
 TIERS: Final = ("trial", "paid", "team", "operator")
+
+# The field that tells records of one topic apart, as the kernel does.
+_KEYS: Final = {"work_loop_profile": "tier", "actor_tier": "actor", "permission_rule": "name"}
+
+_RULE: Final = ("name", "action", "priority", "enabled", "hits", "expression")
+_MOST_PRIORITY: Final = 1_000_000
+
+_WHOLE, _NUMBER = click.IntRange(min=0), click.FloatRange(min=0)
+_CEILINGS: Final = {
+    "max_turns": (_WHOLE, "The most model calls of a run."),
+    "wall_clock_secs": (_NUMBER, "The longest a run may take, in seconds."),
+    "token_budget": (_WHOLE, "The most tokens of a run, in and out."),
+    "default_budget_usd": (_NUMBER, "What a run may spend, in US dollars."),
+    "daily_cost_usd": (_NUMBER, "What an actor's runs may cost a day (UTC), in US dollars."),
+    "daily_runs": (_WHOLE, "How many runs an actor may start a day (UTC)."),
+    "concurrent_runs": (_WHOLE, "How many runs of an actor may go on at once."),
+}
 
 
 @click.group()
@@ -28,14 +58,16 @@ def config() -> None:
 @config.command("show", short_help="Show what is in force.")
 @common
 def show_config(home: str | None, output: str | None) -> None:
-    """Show what the running daemon took, and the records it took it from: the newest of each topic and tier."""
+    """Show what the running daemon took, and the records it took it from: the newest of each thing decided."""
     client = Client.locate(home)
     in_force = _in_force(client)
-    newest: dict[object, Json] = {}
-    for page in client.pages("/v1/records", thread=THREAD):
+    newest: dict[str, Json] = {}
+    # Others may write to this thread as well, and configure nothing by it.
+    for page in client.pages("/v1/records", thread=THREAD, actor=ACTOR):
         for record in page["data"]:
-            newest[json.dumps([record["body"].get("topic"), record["body"].get("tier")])] = record
-    records = sorted(newest.values(), key=lambda record: record["sequence"])
+            newest |= dict.fromkeys(_decided(record["body"]), record)
+    by_sequence = {record["sequence"]: record for record in newest.values()}
+    records = [by_sequence[sequence] for sequence in sorted(by_sequence)]
     if is_json(output):
         print_json({"object": "config", "work_loop": in_force, "records": records})
         return
@@ -44,7 +76,7 @@ def show_config(home: str | None, output: str | None) -> None:
         print_line()
         print_rows(
             ("sequence", "topic", "value"),
-            ([record["sequence"], record["body"].get("topic"), _value(record["body"])] for record in records),
+            ([record["sequence"], _topic(record["body"]), _value(record["body"])] for record in records),
         )
 
 
@@ -114,22 +146,197 @@ def unset_capacity(home: str | None, output: str | None) -> None:
     _write(home, output, {"topic": "admission_capacity", "capacity": None})
 
 
+@config.command("add-permission-rule", short_help="Add a rule, or replace it.")
+@common
+@click.option(
+    "--name", required=True, metavar="NAME", help="The rule's name; a rule of this name is replaced."
+)
+@click.option(
+    "--action", required=True, type=click.Choice(["allow", "deny"]), help="What becomes of a call it matches."
+)
+@click.option(
+    "--priority",
+    type=click.IntRange(-_MOST_PRIORITY, _MOST_PRIORITY),
+    default=0,
+    show_default=True,
+    help="The highest is asked first.",
+)
+@click.option("--expression", required=True, metavar="CEL", help="Which calls it matches.")
+def add_rule(
+    home: str | None, output: str | None, name: str, action: str, priority: int, expression: str
+) -> None:
+    """Add a permission rule: the first rule that matches a call decides, and a call that none matches is allowed.
+
+    The expression is CEL over `resource` ("tool:NAME"), `args`, `actor`, `tier`, `transport` and `run`. The rule is in
+    force for the next call, also of runs already going. Prints the rule as the running daemon took it.
+    """
+    client = Client.locate(home)
+    rule = {"name": name, "action": action, "priority": priority, "expression": expression}
+    _record(client, {"topic": "permission_rule", **rule, "enabled": True})
+    print_document(_rule(client, name), output)
+
+
+_flag = click.option("--name", "flag", metavar="NAME", help="The rule's name, given so.")
+
+
+@config.command("remove-permission-rule", short_help="Take a rule away.")
+@click.argument("name", required=False)
+@common
+@_flag
+def remove_rule(name: str | None, home: str | None, output: str | None, flag: str | None) -> None:
+    """Take a permission rule away, and print what it was."""
+    client = Client.locate(home)
+    rule = _rule(client, _one(name, flag))
+    _record(client, {"topic": "permission_rule", "name": rule["name"], "expression": None})
+    print_document({**rule, "removed": True}, output)
+
+
+@config.command("disable-permission-rule", short_help="Have a rule match nothing.")
+@click.argument("name", required=False)
+@common
+@_flag
+def disable_rule(name: str | None, home: str | None, output: str | None, flag: str | None) -> None:
+    """Have a permission rule match nothing until it is enabled again; prints it as the running daemon took it."""
+    _switch(home, output, _one(name, flag), enabled=False)
+
+
+@config.command("enable-permission-rule", short_help="Have it match again.")
+@click.argument("name", required=False)
+@common
+@_flag
+def enable_rule(name: str | None, home: str | None, output: str | None, flag: str | None) -> None:
+    """Have a permission rule match again that was disabled; prints it as the running daemon took it."""
+    _switch(home, output, _one(name, flag), enabled=True)
+
+
+@config.command("list-rules", short_help="List the permission rules.")
+@common
+def list_rules(home: str | None, output: str | None) -> None:
+    """List the permission rules in the order they are asked, each with how often it has decided."""
+    print_listing(Client.locate(home).request("GET", "/v1/rules"), output, *_RULE)
+
+
+def _ceilings(command: Command) -> Command:
+    for name, (kind, text) in reversed(_CEILINGS.items()):
+        command = click.option(f"--{name.replace('_', '-')}", type=kind, help=text)(command)
+    return command
+
+
+@config.command("set-tier", short_help="Change a tier's ceilings.")
+@click.argument("tier", type=click.Choice(TIERS))
+@common
+@_ceilings
+@click.option(
+    "--reset",
+    multiple=True,
+    metavar="CEILING",
+    type=click.Choice([name.replace("_", "-") for name in _CEILINGS]),
+    help="A ceiling to have its first value again; repeatable.",
+)
+def set_tier(
+    tier: str, home: str | None, output: str | None, reset: tuple[str, ...], **ceilings: float | None
+) -> None:
+    """Change ceilings of a tier for the runs that start from now on; a tier's reach is what it is.
+
+    Prints the tier as the running daemon took it. Runs already going keep their ceilings.
+    """
+    said = {name: value for name, value in ceilings.items() if value is not None}
+    again = {name.replace("-", "_"): None for name in reset}
+    if not said and not again:
+        raise click.UsageError("Say at least one ceiling to change.")
+    if both := said.keys() & again.keys():
+        raise click.UsageError(f"The ceiling {min(both)} is both changed and reset.")
+    client = Client.locate(home)
+    _record(client, {"tier": tier, **said, **again}, kind=TIER)
+    tiers = client.request("GET", "/v1/tiers")["data"]
+    print_document(next(row for row in tiers if row["tier"] == tier), output)
+
+
+@config.command("list-tiers", short_help="List the tiers.")
+@common
+def list_tiers(home: str | None, output: str | None) -> None:
+    """List the tiers with their ceilings in force; where nothing stands there is no ceiling."""
+    print_listing(Client.locate(home).request("GET", "/v1/tiers"), output, "tier", *_CEILINGS)
+
+
+@config.command("set-actor-tier", short_help="Give an actor a tier.")
+@click.argument("actor", metavar="DID")
+@click.argument("tier", type=click.Choice(TIERS[:-1]))
+@common
+def set_actor_tier(actor: str, tier: str, home: str | None, output: str | None) -> None:
+    """Give an actor a tier for its runs that start from now on; the operator's own comes with the instance."""
+    _give_tier(home, output, actor, tier)
+
+
+@config.command("unset-actor-tier", short_help="Take an actor's tier back.")
+@click.argument("actor", metavar="DID")
+@common
+def unset_actor_tier(actor: str, home: str | None, output: str | None) -> None:
+    """Take the tier of an actor back: it is trial again."""
+    _give_tier(home, output, actor, None)
+
+
+def _give_tier(home: str | None, output: str | None, actor: str, tier: str | None) -> None:
+    record = _record(Client.locate(home), {"topic": "actor_tier", "actor": actor, "tier": tier})
+    print_document({"object": "actor_tier", **_value(record["body"])}, output)
+
+
+def _switch(home: str | None, output: str | None, name: str, *, enabled: bool) -> None:
+    client = Client.locate(home)
+    rule = _rule(client, name)
+    kept = {field: rule[field] for field in ("name", "action", "priority", "expression")}
+    _record(client, {"topic": "permission_rule", **kept, "enabled": enabled})
+    print_document(_rule(client, name), output)
+
+
+def _one(*names: str | None) -> str:
+    given = [name for name in names if name is not None]
+    if len(given) != 1:
+        raise click.UsageError("Give the name of one rule, as NAME or with --name.")
+    return given[0]
+
+
+def _rule(client: Client, name: str) -> Json:
+    """Give a permission rule as the daemon has it."""
+    rules: list[Json] = client.request("GET", "/v1/rules")["data"]
+    for rule in rules:
+        if rule["name"] == name:
+            return rule
+    raise NotFound(f"there is no permission rule {name!r}", remedy="list them with 'spl config list-rules'")
+
+
 def _write(home: str | None, output: str | None, said: Json) -> Client:
     """Write a configuration record and print what is in force then; gives the client that did."""
     client = Client.locate(home)
-    body = {"kind": "core.engine.config.v1", **said}
-    client.request("POST", "/v1/records", {"thread": THREAD, "actor": ACTOR, "act": "LEARN", "body": body})
-    in_force = _in_force(client)
-    if is_json(output):
-        print_json(in_force)
-    else:
-        print_facts(in_force)
+    _record(client, said)
+    print_document(_in_force(client), output)
     return client
+
+
+def _record(client: Client, said: Json, *, kind: str = CONFIG) -> Json:
+    body = {"kind": kind, **said}
+    return client.request(
+        "POST", "/v1/records", {"thread": THREAD, "actor": ACTOR, "act": "LEARN", "body": body}
+    )
 
 
 def _in_force(client: Client) -> Json:
     work_loop: Json = client.request("GET", "/v1/engine/health")["work_loop"]
     return work_loop
+
+
+def _decided(body: Json) -> Iterator[str]:
+    """Give what a record decides, a key for each thing: of a tier every ceiling has a newest of its own."""
+    topic = _topic(body)
+    if topic == TIER:
+        yield from (json.dumps([topic, body.get("tier"), name]) for name in _value(body) if name != "tier")
+    else:
+        yield json.dumps([topic, body.get(_KEYS.get(topic, ""))])
+
+
+def _topic(body: Json) -> str:
+    """Give what a record is about; one of a tier has no topic but its kind."""
+    return str(body.get("topic", body.get("kind")))
 
 
 def _value(body: Json) -> Json:

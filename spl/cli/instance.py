@@ -1,30 +1,19 @@
-"""Commands about the instance as a whole: its home, its token, the daemon that runs in it."""
+"""Commands about the instance as a whole: its home, and the daemon that runs in it."""
 
 from __future__ import annotations
 
 import os
 import select
 import signal
-from typing import TYPE_CHECKING
 
 import click
 
 from spl import __version__
-from spl.cli.options import common, home_option, output_option
-from spl.cli.output import is_json, print_facts, print_json, print_line
+from spl.cli.options import common, output_option
+from spl.cli.output import print_document, print_json, print_line
 from spl.client import Client
 from spl.errors import DaemonUnreachable, HomeInUse, SettingsInvalid
 from spl.home import Home, locate, login, running_pid
-
-if TYPE_CHECKING:
-    from typing import Any
-
-
-def _print(document: dict[str, Any], output: str | None) -> None:
-    if is_json(output):
-        print_json(document)
-    else:
-        print_facts(document)
 
 
 @click.command()
@@ -42,7 +31,7 @@ def init(home: str | None, output: str | None) -> None:
         "token": opened.token,
         "operator_socket": opened.operator_socket,
     }
-    _print({name: str(path) for name, path in paths.items()}, output)
+    print_document({name: str(path) for name, path in paths.items()}, output)
 
 
 @click.command()
@@ -59,7 +48,7 @@ def stop(home: str | None, output: str | None, timeout: float) -> None:
 
     It is sent SIGTERM, and nothing stronger if it takes longer than the timeout.
     """
-    opened = _own_home(home)
+    opened = own_home(home)
     pid = running_pid(opened)
     try:
         descriptor = None if pid is None else os.pidfd_open(pid)
@@ -77,10 +66,10 @@ def stop(home: str | None, output: str | None, timeout: float) -> None:
                 raise HomeInUse(f"the daemon (pid {pid}) has not ended {timeout:g} seconds after SIGTERM")
     finally:
         os.close(descriptor)
-    _print({"stopped": pid}, output)
+    print_document({"stopped": pid}, output)
 
 
-def _own_home(flag: str | None) -> Home:
+def own_home(flag: str | None) -> Home:
     """Open the home on this machine; a daemon that SPL_URL names elsewhere is not the one in it."""
     if flag is None and os.environ.get("SPL_URL"):
         raise SettingsInvalid(
@@ -93,27 +82,7 @@ def _own_home(flag: str | None) -> Home:
 @common
 def status(home: str | None, output: str | None) -> None:
     """Show the daemon's health."""
-    _print(Client.locate(home).request("GET", "/v1/engine/health"), output)
-
-
-@click.group()
-def token() -> None:
-    """Show the operator's token."""
-
-
-@token.command("show")
-@home_option
-@output_option
-def show_token(home: str | None, output: str | None) -> None:
-    """Print the operator's token and nothing else.
-
-    It is read from the home; no daemon is needed. It is plain text unless JSON is asked for.
-    """
-    value = _own_home(home).read_token()
-    if output == "json":
-        print_json({"token": value})
-    else:
-        print_line(value)
+    print_document(Client.locate(home).request("GET", "/v1/engine/health"), output)
 
 
 @click.command()

@@ -50,13 +50,34 @@ def print_rows(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> None
     _print(table)
 
 
-def print_facts(facts: Mapping[str, Any]) -> None:
-    """Print a document as a table of names and values, what is nested under dotted names."""
+def print_pairs(pairs: Iterable[tuple[str, object]]) -> None:
+    """Print names and values as a table of two columns; a long value is folded inside its own."""
     table = _table("", "")
     table.show_header = False
-    for name, value in _flat(facts, ""):
+    for name, value in pairs:
         table.add_row(_cell(name), _cell(value))
     _print(table)
+
+
+def print_facts(facts: Mapping[str, Any]) -> None:
+    """Print a document as a table of names and values, what is nested under dotted names."""
+    print_pairs(_flat(facts, ""))
+
+
+def print_document(document: Mapping[str, Any], output: str | None) -> None:
+    """Print an answer of the daemon's as it was asked for; a table does without what it is called, its `object`."""
+    if is_json(output):
+        print_json(document)
+    else:
+        print_facts({name: value for name, value in document.items() if name != "object"})
+
+
+def print_listing(listing: Mapping[str, Any], output: str | None, *columns: str) -> None:
+    """Print a listing as it was asked for, these columns of it in a table."""
+    if is_json(output):
+        print_json(listing)
+    else:
+        print_rows(columns, ([row.get(column) for column in columns] for row in listing["data"]))
 
 
 def _flat(facts: Mapping[str, Any], prefix: str) -> Iterable[tuple[str, object]]:

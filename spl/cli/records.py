@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 import click
 
 from spl.cli.options import common
-from spl.cli.output import is_json, print_facts, print_json, print_rows
+from spl.cli.output import is_json, print_document, print_json, print_rows
 from spl.cli.text import brief
 from spl.client import Client, segment
 from spl.errors import InvalidBody
@@ -37,10 +37,7 @@ def know(home: str | None, output: str | None, thread: str, actor: str, act: str
     record = Client.locate(home).request(
         "POST", "/v1/records", {"thread": thread, "actor": actor, "act": act, "body": parsed}
     )
-    if is_json(output):
-        print_json(record)
-    else:
-        print_facts(record)
+    print_document(record, output)
 
 
 @click.group()

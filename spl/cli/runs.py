@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Final
 import click
 
 from spl.cli.options import common
-from spl.cli.output import is_json, print_facts, print_json, print_rows
-from spl.cli.text import brief
-from spl.client import Client, segment
+from spl.cli.output import is_json, print_document, print_json, print_rows
+from spl.cli.text import brief, shown
+from spl.client import Client, error_of, segment
 from spl.errors import RunNotCompleted
 
 if TYPE_CHECKING:
@@ -36,6 +36,7 @@ _COLUMNS: Final = ("thread", "actor", "state", "transport", "turns", "spent_usd"
     "--forbid", "forbidden", multiple=True, metavar="TOOL", help="A tool it may not call; repeatable."
 )
 @click.option("--tool", "tools", multiple=True, metavar="TOOL", help="A tool it may call; repeatable.")
+@click.option("--preview", is_flag=True, help="Say what the start would be, and start nothing.")
 def run(
     goal: str,
     home: str | None,
@@ -47,10 +48,12 @@ def run(
     wall_clock_secs: float | None,
     forbidden: tuple[str, ...],
     tools: tuple[str, ...],
+    preview: bool,
 ) -> None:
     """Start a run towards GOAL and wait until it has ended.
 
-    Prints the run's row, and fails unless the run completed. An interrupt ends the waiting, not the run.
+    Prints the run's row, and fails unless the run completed. An interrupt ends the waiting, not the run: 'spl runs
+    stop' does that. A preview fails with the first refusal that a start would meet.
     """
     asked = {
         "goal": goal,
@@ -64,12 +67,11 @@ def run(
     }
     client = Client.locate(home)
     body = {name: value for name, value in asked.items() if value is not None}
-    row = client.request("POST", "/v1/work/loop", body)
-    waits = _waits()
-    while row["state"] == "running":
-        time.sleep(next(waits))
-        row = client.request("GET", f"/v1/runs/{segment(row['thread'])}")
-    _print_row(row, output)
+    if preview:
+        _preview(client, body, output)
+        return
+    row = _waited_for(client, client.request("POST", "/v1/work/loop", body))
+    print_document(row, output)
     if row["state"] != "done":
         raise RunNotCompleted(
             f"the run {row['thread']} ended {row['state']}, outcome {row.get('outcome')}: {row.get('summary')}",
@@ -80,7 +82,7 @@ def run(
 
 @click.group()
 def runs() -> None:
-    """List runs, or show one."""
+    """List runs, show one, or stop one."""
 
 
 @runs.command("list")
@@ -108,14 +110,37 @@ def list_runs(
 @common
 def show_run(thread: str, home: str | None, output: str | None) -> None:
     """Show the row of the run on THREAD."""
-    _print_row(Client.locate(home).request("GET", f"/v1/runs/{segment(thread)}"), output)
+    print_document(Client.locate(home).request("GET", f"/v1/runs/{segment(thread)}"), output)
 
 
-def _print_row(row: Json, output: str | None) -> None:
-    if is_json(output):
-        print_json(row)
-    else:
-        print_facts({name: value for name, value in row.items() if name != "object"})
+@runs.command("stop", short_help="Have a run end.")
+@click.argument("thread")
+@common
+def stop_run(thread: str, home: str | None, output: str | None) -> None:
+    """Have the run on THREAD end, cancelled, at its next step; it may still be going on when this returns."""
+    path = f"/v1/runs/{segment(thread)}/events"
+    print_document(Client.locate(home).request("POST", path, {"type": "stop"}), output)
+
+
+def _preview(client: Client, body: Json, output: str | None) -> None:
+    told = client.request("POST", "/v1/work/loop/preview", body)
+    print_document(told, output)
+    if not told["would_start"]:
+        raise error_of(told["refusals"][0])
+
+
+def _waited_for(client: Client, row: Json) -> Json:
+    """Give a run's row once it has ended."""
+    waits = _waits()
+    try:
+        while row["state"] == "running":
+            time.sleep(next(waits))
+            row = client.request("GET", f"/v1/runs/{segment(row['thread'])}")
+    except KeyboardInterrupt:
+        stop = f"spl runs stop {row['thread']}"
+        click.echo(f"spl: run: the run goes on; '{shown(stop)}' stops it", err=True)
+        raise
+    return row
 
 
 def _waits() -> Iterator[float]:

@@ -11,11 +11,17 @@ from spl.errors import ProviderFailed, SplError
 from spl.inference.model import Reply, Request, StopReason
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from spl.inference.model import Usage
     from spl.inference.provider import Provider
 
 ID_LIMIT = 200
 """Characters in the id of a call, and in the name of its tool."""
+CALLS_MOST = 128
+"""Calls in one reply: each may leave as much on the log as its tool gives."""
+TOKENS_MOST = 10**9
+"""Tokens of either kind that one call can have taken: far more than any does, and a cost that a number can hold."""
 _MILLION = Decimal(1_000_000)
 
 
@@ -37,9 +43,12 @@ class Broker:
     def __init__(self, provider: Provider) -> None:
         self.provider = provider
 
-    async def infer(self, request: Request, *, remaining_usd: Decimal | None) -> Charged:
+    async def infer(
+        self, request: Request, *, remaining_usd: Decimal | None, charge: Callable[[Charged], None]
+    ) -> Charged:
         """Make one model call; `remaining_usd` is what the run's ceiling still holds, None if it has none.
 
+        `charge` is told what the call took also where the reply is of no use: the provider is paid for it.
         Raises ProviderFailed if there is no usable reply, or if a run with a ceiling asks for a model without
         a price; BudgetExhausted, before the call, if nothing remains for a model that costs something.
         """
@@ -55,10 +64,15 @@ class Broker:
             if remaining_usd <= 0 and any(price):
                 raise BudgetExhausted(f"nothing is left of the run's budget for the model {model!r}")
         reply = await self._complete(replace(request, model=model))
-        fault = _fault(reply)
+        self._refuse(_usage_fault(reply.usage))
+        charged = Charged(reply, _cost(reply.usage, price or (Decimal(0), Decimal(0))))
+        charge(charged)
+        self._refuse(_fault(reply))
+        return charged
+
+    def _refuse(self, fault: str | None) -> None:
         if fault:
-            raise ProviderFailed(f"the provider {provider.name!r} gave a malformed reply: {fault}")
-        return Charged(reply, _cost(reply.usage, price or (Decimal(0), Decimal(0))))
+            raise ProviderFailed(f"the provider {self.provider.name!r} gave a malformed reply: {fault}")
 
     async def _complete(self, request: Request) -> Reply:
         try:
@@ -75,8 +89,18 @@ def _cost(usage: Usage, price: tuple[Decimal, Decimal]) -> Decimal:
     return (usage.input_tokens * price[0] + usage.output_tokens * price[1]) / _MILLION
 
 
+def _usage_fault(usage: Usage) -> str | None:
+    """Say what is wrong with a reply's usage, or None: nothing can be charged by it then."""
+    for tokens in (usage.input_tokens, usage.output_tokens):
+        if type(tokens) is not int or not 0 <= tokens <= TOKENS_MOST:
+            return f"its usage is not in whole numbers from 0 to {TOKENS_MOST}"
+    return None
+
+
 def _fault(reply: Reply) -> str | None:
     """Say what is wrong with a reply, or None; its values stay out of it, for they come from outside."""
+    if len(reply.calls) > CALLS_MOST:
+        return f"it has more than {CALLS_MOST} calls"
     ids = [call.id for call in reply.calls]
     if not all(_is_name(call.id) and _is_name(call.name) for call in reply.calls):
         return f"a call's id or name is not a string of 1 to {ID_LIMIT} characters"
@@ -88,8 +112,6 @@ def _fault(reply: Reply) -> str | None:
         return "its text is not a string"
     if reply.stop_reason not in get_args(StopReason):
         return "its stop reason is not known"
-    if reply.usage.input_tokens < 0 or reply.usage.output_tokens < 0:
-        return "its usage is negative"
     try:
         # What the log could not take must not reach it: NaN, lone surrogates, things that are not JSON.
         json.dumps(reply.wire(), ensure_ascii=False, allow_nan=False).encode()

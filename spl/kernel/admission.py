@@ -63,17 +63,21 @@ class Admission:
     def take(self, each: int) -> Slot:
         """Take a slot for a run of this size; raises `AdmissionCeiling` when there is no room."""
         if not self.available(each):
-            capacity = self.capacity(each)
-            raise AdmissionCeiling(
-                self._why(each, capacity),
-                admission_capacity=capacity,
-                admission_available=0,
-                retry_after_secs=_RETRY_AFTER_SECONDS,
-                **({} if capacity else {"remedy": "set one with 'spl config set-capacity'"}),
-            )
+            raise self.refusal(each)
         slot = Slot(self._taken, each)
         self._taken.append(slot)
         return slot
+
+    def refusal(self, each: int) -> AdmissionCeiling:
+        """Give what a run of this size is answered when there is no room for it."""
+        capacity = self.capacity(each)
+        return AdmissionCeiling(
+            self._why(each, capacity),
+            admission_capacity=capacity,
+            admission_available=0,
+            retry_after_secs=_RETRY_AFTER_SECONDS,
+            **({} if capacity else {"remedy": "set one with 'spl config set-capacity'"}),
+        )
 
     def _why(self, each: int, capacity: int) -> str:
         if capacity:

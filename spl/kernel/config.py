@@ -1,20 +1,25 @@
 """Configuration: the fold of the records on `th_engine_config`, the newest of each topic in force.
 
-It is read from the log once and kept up as records become durable, so that a write is in force for the next run
-by the time its writer has the answer.
+It is read from the log once and kept up as records become durable, so that a write is in force for the next run, and
+a rule for the next call, by the time its writer has the answer.
 """
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING, Any
 
 from spl.errors import InvalidBody, MissingField
-from spl.kernel.names import CONFIG, CONFIG_THREAD, IN_PROCESS, SANDBOXED
-from spl.kernel.tiers import NAMES as TIERS
+from spl.kernel import expressions, tiers
+from spl.kernel.following import follow
+from spl.kernel.names import CONFIG, CONFIG_THREAD, ENGINE, IN_PROCESS, SANDBOXED, TIER, label_of
+from spl.kernel.rules import Rule, Rules
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from datetime import datetime
 
+    from spl.kernel.tiers import Tier
     from spl.records.record import Record
     from spl.records.store import Store
 
@@ -26,8 +31,19 @@ PROFILE = "worker"
 MOST_CAPACITY = 4096
 """The most sandboxed runs at once that anyone can ask for."""
 
-_PAGE = 1000
 _PROFILE, _CAPACITY = "work_loop_profile", "admission_capacity"
+_ACTOR_TIER, _RULE = "actor_tier", "permission_rule"
+_RULE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
+_MOST_PRIORITY = 1_000_000
+
+MOST_RULES = 1000
+"""The most permission rules at once, those that are disabled included."""
+
+MOST_EXPRESSIONS = 1 << 20
+"""The most characters in the expressions of all of them."""
+
+# The field that tells records of one topic apart: each value of it has a newest of its own.
+_KEYS = {_PROFILE: "tier", _ACTOR_TIER: "actor", _RULE: "name"}
 
 
 def _check_transport(body: dict[str, Any]) -> None:
@@ -39,8 +55,8 @@ def _check_transport(body: dict[str, Any]) -> None:
 def _check_profile(body: dict[str, Any]) -> None:
     if not isinstance(_field(body, "profile"), str | None):
         raise InvalidBody("'profile' must be the name of a profile, or null to choose none")
-    if (tier := body.get("tier")) is not None and tier not in TIERS:
-        raise InvalidBody(f"the tier {tier!r} is not one of {', '.join(TIERS)}")
+    if (tier := body.get("tier")) is not None and tier not in tiers.NAMES:
+        raise InvalidBody(f"the tier {tier!r} is not one of {', '.join(tiers.NAMES)}")
     _check_fields(body, {"profile", "tier"})
 
 
@@ -49,6 +65,39 @@ def _check_capacity(body: dict[str, Any]) -> None:
     if said is not None and not _is_capacity(said):
         raise InvalidBody(f"'capacity' must be a whole number from 0 to {MOST_CAPACITY}, or null to set none")
     _check_fields(body, {"capacity"})
+
+
+def _check_actor_tier(body: dict[str, Any]) -> None:
+    actor, tier = _field(body, "actor"), _field(body, "tier")
+    if not isinstance(actor, str) or label_of(actor) is None:
+        raise InvalidBody("'actor' must be did:sync:user:<label> or did:sync:agent:<label>")
+    if tier is not None and tier not in tiers.GIVEN:
+        raise InvalidBody(
+            f"'tier' must be one of {', '.join(tiers.GIVEN)}, or null to give none: "
+            "the operator's comes with the instance"
+        )
+    _check_fields(body, {"actor", "tier"})
+
+
+def _check_rule(body: dict[str, Any]) -> None:
+    """Check a rule; an expression of null takes the rule of that name away, and nothing else is needed for it."""
+    name, expression = _field(body, "name"), _field(body, "expression")
+    if not isinstance(name, str) or not _RULE_NAME.fullmatch(name):
+        raise InvalidBody("a rule's 'name' must be 1 to 64 letters, digits, dots, dashes and underscores")
+    _check_fields(body, {"name", "action", "priority", "expression", "enabled"})
+    if expression is None:
+        return
+    if _field(body, "action") not in ("allow", "deny"):
+        raise InvalidBody("a rule's 'action' must be allow or deny")
+    if type(_field(body, "priority")) is not int or abs(body["priority"]) > _MOST_PRIORITY:
+        raise InvalidBody(
+            f"a rule's 'priority' must be a whole number from -{_MOST_PRIORITY} to {_MOST_PRIORITY}"
+        )
+    if not isinstance(body.get("enabled", True), bool):
+        raise InvalidBody("a rule's 'enabled' must be true or false")
+    if not isinstance(expression, str):
+        raise InvalidBody("a rule's 'expression' must be a string, or null to take the rule away")
+    expressions.check(expression)
 
 
 def _is_capacity(said: object) -> bool:
@@ -72,6 +121,8 @@ _TOPICS: dict[str, Callable[[dict[str, Any]], None]] = {
     "work_loop_transport_members": _check_transport,
     _PROFILE: _check_profile,
     _CAPACITY: _check_capacity,
+    _ACTOR_TIER: _check_actor_tier,
+    _RULE: _check_rule,
 }
 
 
@@ -79,8 +130,11 @@ def check(body: dict[str, Any]) -> str | None:
     """Refuse a configuration body that would say nothing, or something else than its writer meant.
 
     Gives the name of the profile that it chooses, if it chooses one: whether that can be used is not known here.
-    Raises `MissingField` or `InvalidBody`.
+    Raises `MissingField`, `InvalidBody` or `ExpressionInvalid`.
     """
+    if body["kind"] == TIER:
+        tiers.check(body)
+        return None
     topic = body.get("topic")
     if topic is None:
         raise MissingField("a configuration record needs the field 'topic'")
@@ -91,32 +145,53 @@ def check(body: dict[str, Any]) -> str | None:
 
 
 class Config:
-    """What is in force now."""
+    """What is in force now; `now` is the time of day that rules may ask for."""
 
-    def __init__(self) -> None:
+    def __init__(self, now: Callable[[], datetime]) -> None:
+        self.rules = Rules(now)
         self._newest: dict[tuple[str, str | None], Record] = {}
+        self._tiers = dict(tiers.SHIPPED)
 
     @classmethod
-    async def follow(cls, store: Store) -> Config:
+    async def follow(cls, store: Store, now: Callable[[], datetime]) -> Config:
         """Read the log's configuration and keep it up with what is written from now on."""
-        config = cls()
-        store.subscribe(config.take)
-        since = 0
-        while page := await store.select(thread=CONFIG_THREAD, kind=CONFIG, since=since, limit=_PAGE):
-            for record in page:
-                config.take(record)
-            since = page[-1].sequence
+        config = cls(now)
+        await follow(store, CONFIG_THREAD, config.take)
         return config
 
+    def check(self, body: dict[str, Any]) -> str | None:
+        """Refuse what `check` does, and a rule for which there is no room; raises as it does.
+
+        A rule that is there can always be taken away, and replaced by one that is no longer.
+        """
+        profile = check(body)
+        if body["kind"] == CONFIG and body["topic"] == _RULE and body["expression"] is not None:
+            self._refuse_crowd(body["name"], body["expression"])
+        return profile
+
     def take(self, record: Record) -> None:
-        """Take one record in, if it is configuration and newer than what is known."""
-        if record.kind != CONFIG or record.thread != CONFIG_THREAD:
+        """Take in the next record, if it is configuration; what this release would not have written says nothing."""
+        if record.actor != ENGINE:
             return
-        topic, tier = record.body.get("topic"), record.body.get("tier")
-        if isinstance(topic, str) and isinstance(tier, str | None):
-            known = self._newest.get((topic, tier))
-            if known is None or known.sequence < record.sequence:
-                self._newest[topic, tier] = record
+        if record.kind == TIER:
+            self._change_tier(record)
+        elif record.kind == CONFIG and isinstance(topic := record.body.get("topic"), str):
+            key = record.body.get(_KEYS.get(topic, ""))
+            if isinstance(key, str | None):
+                self._newest[topic, key] = record
+                if topic == _RULE:
+                    self._change_rule(record.body)
+
+    def tier_of(self, actor: str, operator: str) -> Tier:
+        """Give an actor's tier: only the instance's own operator is operator, and an unknown actor is trial."""
+        if actor == operator:
+            return self._tiers[tiers.OPERATOR]
+        said = self._said(_ACTOR_TIER, "tier", actor)
+        return self._tiers[said if isinstance(said, str) and said in tiers.GIVEN else tiers.TRIAL]
+
+    def tiers(self) -> list[Tier]:
+        """Give every tier with the ceilings in force."""
+        return list(self._tiers.values())
 
     @property
     def transport(self) -> str:
@@ -136,7 +211,7 @@ class Config:
     @property
     def tier_profiles(self) -> dict[str, str]:
         """The profiles of the tiers that have one of their own."""
-        return {tier: name for tier in TIERS if (name := self._profile(tier)) is not None}
+        return {tier: name for tier in tiers.NAMES if (name := self._profile(tier)) is not None}
 
     def profile_of(self, tier: str) -> str:
         """Give the profile that confines a tier's next sandboxed run."""
@@ -148,6 +223,32 @@ class Config:
         said = self._said(_CAPACITY, "capacity")
         return said if isinstance(said, int) and _is_capacity(said) else None
 
+    def _refuse_crowd(self, name: str, expression: str) -> None:
+        sizes = {rule.name: len(rule.expression) for rule, _ in self.rules.listed()}
+        if name not in sizes and len(sizes) >= MOST_RULES:
+            raise InvalidBody(f"there are {len(sizes)} permission rules, and {MOST_RULES} is the most")
+        more = len(expression) - sizes.get(name, 0)
+        if more > 0 and (total := sum(sizes.values()) + more) > MOST_EXPRESSIONS:
+            raise InvalidBody(
+                f"the expressions of all permission rules would have {total} characters, "
+                f"and {MOST_EXPRESSIONS} is the most"
+            )
+
+    def _change_tier(self, record: Record) -> None:
+        name = record.body.get("tier")
+        if isinstance(name, str) and name in self._tiers:
+            self._tiers[name] = tiers.changed(self._tiers[name], record.body)
+
+    def _change_rule(self, body: dict[str, Any]) -> None:
+        name, action, priority = body.get("name"), body.get("action"), body.get("priority")
+        expression, enabled = body.get("expression"), body.get("enabled", True)
+        if not isinstance(name, str):
+            return
+        if expression is None:
+            self.rules.drop(name)
+        elif isinstance(expression, str) and action in ("allow", "deny") and type(priority) is int:
+            self.rules.put(Rule(name, action, priority, expression, enabled is not False))
+
     def _transport(self, topic: str, default: str) -> str:
         said = self._said(topic, "transport")
         return said if isinstance(said, str) and said in TRANSPORTS else default
@@ -156,6 +257,6 @@ class Config:
         said = self._said(_PROFILE, "profile", tier)
         return said if isinstance(said, str) else None
 
-    def _said(self, topic: str, field: str, tier: str | None = None) -> object:
-        record = self._newest.get((topic, tier))
+    def _said(self, topic: str, field: str, key: str | None = None) -> object:
+        record = self._newest.get((topic, key))
         return None if record is None else record.body.get(field)

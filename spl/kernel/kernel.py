@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 import secrets
-from dataclasses import dataclass
+from decimal import Decimal
 from typing import TYPE_CHECKING, Any
+from weakref import WeakValueDictionary
 
-from spl.errors import IngestFailed, InvalidBody, KindReserved, RunNotFound
-from spl.kernel import config as configuration
+from spl.errors import ActorNotCovered, IngestFailed, KindReserved, RunFinished, TokenRevoked
+from spl.kernel.budget import Budget
 from spl.kernel.chain import Chain, Entry
 from spl.kernel.names import (
     CONFIG,
@@ -20,57 +22,47 @@ from spl.kernel.names import (
     OUTCOME,
     REFUSAL,
     SANDBOXED,
+    TIER,
+    label_of,
 )
 from spl.kernel.outcome import Ending, Outcome, decide, evidence
-from spl.kernel.reading import RunReader
-from spl.kernel.rows import live_row, row_from_records
-from spl.kernel.runs import Run, Terms
-from spl.kernel.tiers import ceilings, tier_of
+from spl.kernel.principals import CONFIG_WRITE, RECORDS_WRITE, WORK_RUN
+from spl.kernel.reading import Reading
+from spl.kernel.rows import Rows, live_row
+from spl.kernel.runs import Run
+from spl.kernel.terms import Terms, asked, forbidden, granted, narrow
+from spl.kernel.tiers import ceilings
 from spl.records.record import Draft
-from spl.tools.registry import TOOLS
+from spl.tools.data import DataPlane
+from spl.tools.host import Host
+from spl.tools.registry import Context
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Mapping, Sequence
+    from collections.abc import Awaitable, Callable, Mapping
     from datetime import datetime
-    from decimal import Decimal
+    from pathlib import Path
 
     from spl.inference.broker import Broker
     from spl.kernel.admission import Admission
     from spl.kernel.config import Config
     from spl.kernel.credentials import Credentials
+    from spl.kernel.members import Member, Members
     from spl.kernel.principals import Principal
-    from spl.records.record import Record
+    from spl.kernel.terms import Start
+    from spl.kernel.tiers import Tier
+    from spl.kernel.usage import Place, Usage
     from spl.records.store import Appended, Store
 
-CONFIG_WRITE = "config:write"
-RECORDS_WRITE = "records:write"
-WORK_RUN = "work:run"
-
 _CLOCK_ROOM = 1_000_000
-_PAGE = 100
-
 Json = dict[str, Any]
-
-
-@dataclass(frozen=True, slots=True)
-class Start:
-    """What a start asks for; None leaves it to the tier."""
-
-    goal: str
-    actor: str | None = None
-    model: str | None = None
-    max_turns: int | None = None
-    budget_usd: Decimal | None = None
-    wall_clock_secs: float | None = None
-    forbidden_tools: tuple[str, ...] = ()
-    tools: tuple[str, ...] | None = None
 
 
 class Kernel:
     """Every decision about runs and records.
 
-    `check_profile` raises an `SplError` for a profile that work cannot be confined by; `now` gives the time of day for
-    what people read.
+    `data` is the folder of the data plane; with `host_tools` the operator's own runs in process are granted the tools
+    of the host. `check_profile` raises an `SplError` for a profile that work cannot be confined by; `now` gives the
+    time of day for what people read.
     """
 
     def __init__(
@@ -80,8 +72,12 @@ class Kernel:
         broker: Broker,
         admission: Admission,
         credentials: Credentials,
+        usage: Usage,
+        members: Members,
         *,
         operator: str,
+        data: Path,
+        host_tools: bool,
         check_profile: Callable[[str], Awaitable[None]],
         now: Callable[[], datetime],
     ) -> None:
@@ -90,23 +86,31 @@ class Kernel:
         self.broker = broker
         self.admission = admission
         self.credentials = credentials
+        self.usage = usage
+        self.members = members
         self.operator = operator
         self.live: dict[str, Run] = {}
+        self.rows = Rows(store, self.live)
+        self._writing: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
+        self._data = data
+        self._host_tools = host_tools
         self._check_profile = check_profile
         self._now = now
 
     async def write(self, principal: Principal, draft: Draft) -> Appended:
         """Write a record for someone; of `core.*` only configuration is taken, and that as the engine.
 
-        Raises `KindReserved`, `ActorNotCovered`, `ScopeDenied`, `MissingField`, `InvalidBody`, what is wrong with a
-        profile that is chosen, and what the store raises.
+        Raises `KindReserved`, `ActorNotCovered`, `ScopeDenied`, what `Config` finds wrong with configuration, what is
+        wrong with a profile that is chosen, and what the store raises.
         """
         kind = draft.body.get("kind")
-        if kind == CONFIG:
+        if draft.judged_by not in (None, principal.actor) and principal.sees is not None:
+            raise ActorNotCovered(f"the bearer does not judge as {draft.judged_by!r}")
+        if kind in (CONFIG, TIER):
             principal.require(CONFIG_WRITE)
             if draft.actor != ENGINE or draft.thread != CONFIG_THREAD:
-                raise KindReserved(f"{CONFIG} is written to {CONFIG_THREAD} as {ENGINE} and nowhere else")
-            profile = configuration.check(draft.body)
+                raise KindReserved(f"{kind} is written to {CONFIG_THREAD} as {ENGINE} and nowhere else")
+            profile = self.config.check(draft.body)
             if profile is not None:
                 await self._check_profile(profile)
             await self._refuse_last_clock(draft)
@@ -115,6 +119,11 @@ class Kernel:
         else:
             principal.require(RECORDS_WRITE)
             principal.writes_as(draft.actor)
+            # One at a time on a thread: of two that begin it at once, the second must find out whose it is.
+            async with self._writing.setdefault(draft.thread, asyncio.Lock()):
+                reading = Reading(self.store, principal.actor, everything=principal.sees is None)
+                await reading.refuse_write(draft.thread)
+                return (await self.store.append([draft]))[0]
         return (await self.store.append([draft]))[0]
 
     async def _refuse_last_clock(self, draft: Draft) -> None:
@@ -132,13 +141,20 @@ class Kernel:
         principal.require(WORK_RUN)
         actor = start.actor or principal.actor
         principal.runs_as(actor)
-        tier = tier_of(actor, self.operator)
-        transport = self.config.transport if actor == self.operator else self.config.member_transport
+        self.members.refuse_namesake(actor)
+        tier = self.tier_of(actor)
+        operators = actor == self.operator
+        transport = self.config.transport if operators else self.config.member_transport
         sandboxed = transport == SANDBOXED
+        tools, narrowed = narrow(
+            asked(granted(host=operators and self._host_tools), start.tools), sandboxed=sandboxed
+        )
+        cap = tier.daily_cost_usd
         return Terms(
             thread=f"th_run_{secrets.token_hex(12)}",
             goal=start.goal,
             actor=actor,
+            asked_by=principal.actor,
             tier=tier.name,
             transport=transport,
             ceilings=ceilings(
@@ -146,15 +162,25 @@ class Kernel:
                 max_turns=start.max_turns,
                 wall_clock_secs=start.wall_clock_secs,
                 budget_usd=start.budget_usd,
+                left_usd=None if cap is None else max(cap - self.usage.spent(actor), Decimal(0)),
                 sandboxed=sandboxed,
             ),
-            tools=_granted(start.tools),
-            forbidden=_forbidden(start.forbidden_tools),
-            narrowed=(),
+            tools=tools,
+            forbidden=forbidden(start.forbidden_tools),
+            narrowed=narrowed,
             model=start.model,
             profile=self.config.profile_of(tier.name) if sandboxed else None,
             started_at=self._time(),
+            daily_cost_usd=cap,
         )
+
+    def tier_of(self, actor: str) -> Tier:
+        """Give an actor's tier with its ceilings as they are now."""
+        return self.config.tier_of(actor, self.operator)
+
+    def take_place(self, terms: Terms) -> Place:
+        """Count a run in among its actor's, before it starts; raises what keeps it from being started."""
+        return self.usage.take(terms.actor, self.tier_of(terms.actor))
 
     async def open(self, terms: Terms, receipt: Json | None = None) -> Run:
         """Write a run's anchor, and the receipt of its isolation, and give the run; both are durable then.
@@ -163,15 +189,26 @@ class Kernel:
         """
         chain = Chain(self.store, terms.thread)
         digest = None if receipt is None else receipt["profile_digest"]
-        entries = [Entry("INTEND", {"kind": LOOP, **_anchor(terms, digest)})]
+        anchor = {
+            "kind": LOOP,
+            **terms.wire(),
+            "profile_digest": digest,
+            "started_at": terms.started_at,
+        }
+        entries = [Entry("INTEND", anchor)]
         if receipt is not None:
             entries.append(Entry("KNOW", {"kind": ISOLATION, **receipt}))
         run = Run(
             terms,
             chain,
             self.broker,
-            RunReader(self.store, terms.actor, everything=terms.actor == self.operator),
+            self._context(terms),
+            self.config.rules,
+            Budget(terms, self.usage),
         )
+        if not self.members.most(terms.asked_by):
+            # Revoked while its worker was made; from here on, a revocation finds the run among the live.
+            raise TokenRevoked(f"{terms.asked_by}, who asked for this run, has been revoked")
         self.live[terms.thread] = run
         try:
             await chain.append(*entries)
@@ -179,6 +216,32 @@ class Kernel:
             del self.live[terms.thread]
             raise
         return run
+
+    async def stop(self, principal: Principal, thread: str) -> None:
+        """Have a run end at its next step, cancelled.
+
+        Raises `ScopeDenied`, `RunFinished`, and `RunNotFound`, also for a run that the principal may not know of.
+        """
+        principal.require(WORK_RUN)
+        await self.rows.row(thread, whose=principal.sees)
+        run = self.live.get(thread)
+        if run is None:
+            raise RunFinished(f"the run on {thread} has ended")
+        run.stop(principal.actor)
+
+    async def revoke_member(self, label: str, by: str) -> tuple[Member, list[str]]:
+        """Take a member away and tell its runs to stop; gives it and their threads. Raises `NotFound`."""
+        stopped: list[str] = []
+        member = self.members.member(label)
+        try:
+            await self.members.revoke(member.actor, by)
+        finally:
+            # The member is nobody from here on, whether the log could take it or not.
+            for thread, run in self.live.items():
+                if run.terms.actor == member.actor and not run.over:
+                    run.stop(by)
+                    stopped.append(thread)
+        return member, stopped
 
     async def finish(self, run: Run, ending: Ending) -> None:
         """Write a run's outcome, from what the kernel itself saw; its credential and its place among the live end."""
@@ -188,7 +251,13 @@ class Kernel:
 
         def said(_: object) -> Json:
             # Asked for when its turn on the chain comes: what was still being written by then has been counted.
-            outcome = decide(ending, end=run.end, last=run.last, tally=run.tally)
+            outcome = decide(
+                ending,
+                end=run.end,
+                last=run.calls.reply,
+                tally=run.tally,
+                wall_clock_secs=run.terms.ceilings.wall_clock_secs,
+            )
             whose = evidence(run.tally, in_process=run.terms.transport == IN_PROCESS)
             return _outcome(outcome, live_row(run), evidence=whose, exit=ending.exit, ended_at=ended_at)
 
@@ -213,71 +282,23 @@ class Kernel:
         threads: list[str] = []
         for anchor in await self.store.unfinished(LOOP, OUTCOME):
             outcome = Outcome("failed", "The daemon ended while the run was going.")
-            row, head = await self._fold(anchor.thread)
+            row, head = await self.rows.fold(anchor.thread)
             body = _outcome(outcome, row, evidence="kernel", exit=None, ended_at=self._time())
             await self.store.append([Draft(anchor.thread, ENGINE, "KNOW", body, parents=(head,))])
             threads.append(anchor.thread)
         return threads
 
-    async def row(self, thread: str) -> Json:
-        """Give a run's row; raises `RunNotFound`."""
-        if run := self.live.get(thread):
-            return live_row(run)
-        anchor = await self.store.select(thread=thread, kind=LOOP, limit=1)
-        if not anchor:
-            raise RunNotFound(f"there is no run on the thread {thread!r}")
-        outcome = await self.store.select(thread=thread, kind=OUTCOME, limit=1)
-        # An outcome says all that the records before it add up to.
-        return row_from_records([*anchor, *outcome]) if outcome else (await self._fold(thread))[0]
-
-    async def rows(
-        self, *, state: str | None, actor: str | None, since: int, limit: int
-    ) -> tuple[list[Json], bool]:
-        """Give rows of runs, oldest first, whose anchor's sequence is above `since`, and whether there are more."""
-        found: list[Json] = []
-        while True:
-            anchors = await self.store.select(kind=LOOP, since=since, limit=limit + 1)
-            for anchor in anchors:
-                since = anchor.sequence
-                if actor is not None and anchor.body["actor"] != actor:
-                    continue
-                row = {**await self.row(anchor.thread), "sequence": anchor.sequence}
-                if state is None or row["state"] == state:
-                    if len(found) == limit:
-                        return found, True
-                    found.append(row)
-            if len(anchors) <= limit:
-                return found, False
-
-    async def _fold(self, thread: str) -> tuple[Json, str]:
-        """Give the row that all of a run's records tell, and the head of its chain, a page at a time."""
-        row: Json = {}
-        head, since = "", 0
-        while page := await self.store.select(thread=thread, since=since, limit=_PAGE):
-            row, head = row_from_records(page, row), _head(page, head)
-            since = page[-1].sequence
-        return row, head
+    def _context(self, terms: Terms) -> Context:
+        """Give what the tools of a run may reach: of files, nothing at all unless it is in process."""
+        operators = terms.actor == self.operator
+        reader = Reading(self.store, terms.actor, everything=operators)
+        if terms.transport != IN_PROCESS:
+            return Context(reader)
+        data = DataPlane(self._data, label=None if operators else label_of(terms.actor))
+        return Context(reader, data, Host() if operators and self._host_tools else None)
 
     def _time(self) -> str:
         return self._now().isoformat(timespec="milliseconds").replace("+00:00", "Z")
-
-
-def _forbidden(wanted: Sequence[str]) -> tuple[str, ...]:
-    """Give the run's own clamp; a name that is no tool forbids nothing, which its writer did not mean."""
-    for name in wanted:
-        if name not in TOOLS:
-            raise InvalidBody(f"the tool {name!r} cannot be forbidden: there are {', '.join(sorted(TOOLS))}")
-    return tuple(sorted(set(wanted)))
-
-
-def _granted(wanted: Sequence[str] | None) -> tuple[str, ...]:
-    """Give the tools of a run: all that there are for everyone, or those of them that were asked for."""
-    if wanted is None:
-        return tuple(TOOLS)
-    for name in wanted:
-        if name not in TOOLS:
-            raise InvalidBody(f"the tool {name!r} is not granted: there are {', '.join(sorted(TOOLS))}")
-    return tuple(name for name in TOOLS if name in wanted)
 
 
 def _outcome(
@@ -292,6 +313,7 @@ def _outcome(
         "kind": OUTCOME,
         "outcome": outcome.outcome,
         **({"budget_kind": outcome.budget_kind} if outcome.budget_kind else {}),
+        **({"stopped_by": outcome.stopped_by} if outcome.stopped_by else {}),
         "state": outcome.state,
         "success": outcome.success,
         "evidence": evidence,
@@ -303,30 +325,3 @@ def _outcome(
         "summary": outcome.summary,
         "ended_at": ended_at,
     }
-
-
-def _anchor(terms: Terms, profile_digest: str | None) -> Json:
-    return {
-        "goal": terms.goal,
-        "actor": terms.actor,
-        "tier": terms.tier,
-        "transport": terms.transport,
-        "profile": terms.profile,
-        "profile_digest": profile_digest,
-        "tools": list(terms.tools),
-        "forbidden_tools": list(terms.forbidden),
-        "narrowed": list(terms.narrowed),
-        "ceilings": terms.ceilings.wire(),
-        "model": terms.model,
-        "started_at": terms.started_at,
-    }
-
-
-def _head(records: Sequence[Record], head: str) -> str:
-    """Give the last record of a run's chain: the anchor, or what names the one before it as its only parent."""
-    for record in records:
-        if record.kind == LOOP or (
-            head and record.parents == (head,) and (record.kind or "").startswith("core.work.")
-        ):
-            head = record.id
-    return head

@@ -2,19 +2,26 @@
 
 from __future__ import annotations
 
+import re
+
 ENGINE = "did:sync:system:engine"
 """The kernel's own actor, and the one that configuration is written as."""
 
 CONFIG_THREAD = "th_engine_config"
 ISOLATION_THREAD = "th_engine_isolation"
+PRINCIPALS_THREAD = "th_engine_principals"
 
 CONFIG = "core.engine.config.v1"
+TIER = "core.engine.tier.v1"
+MEMBER = "core.engine.member.v1"
+TOKEN = "core.engine.token.v1"  # noqa: S105 - the name of a kind
 LOOP = "core.work.loop.v1"
 ISOLATION = "core.work.isolation.v1"
 TURN = "core.work.turn.v1"
 TOOL_CALL = "core.work.tool_call.v1"
 TOOL_VERDICT = "core.work.tool_verdict.v1"
 TOOL_RESULT = "core.work.tool_result.v1"
+OBSERVATION = "core.work.observation.v1"
 PLAN = "core.work.plan.v1"
 REPORT = "core.work.report.v1"
 OUTCOME = "core.work.loop_outcome.v1"
@@ -22,3 +29,12 @@ REFUSAL = "core.work.refusal.v1"
 
 IN_PROCESS = "in_process"
 SANDBOXED = "sandboxed"
+
+_RUNNER = re.compile(r"did:sync:(?:user|agent):([A-Za-z0-9._%-]{1,100})")
+
+
+def label_of(actor: str) -> str | None:
+    """Give the label of an actor that runs can be for, `did:sync:user:<label>` or `did:sync:agent:<label>`, or None."""
+    found = _RUNNER.fullmatch(actor)
+    # It is a folder's name in the data plane as well.
+    return None if found is None or found[1] in (".", "..") else found[1]

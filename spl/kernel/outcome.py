@@ -20,7 +20,7 @@ class Ending:
     """How the loop itself ended, as its transport saw it.
 
     `clean` is an end by itself without a fault; `exit` is the process's code or signal (None in process); `cause`
-    is `wall_clock` or `daemon` when this side ended it; `said` is what the loop said on its way out, untrusted.
+    is `wall_clock`, `daemon` or `stop` when this side ended it; `said` is what the loop said on its way out, untrusted.
     """
 
     clean: bool
@@ -31,21 +31,26 @@ class Ending:
 
 @dataclass(slots=True)
 class Tally:
-    """What became of the calls the model made; denied and cut-off calls count as failed."""
+    """What became of the calls the model made; denied and cut-off calls count as failed.
+
+    `unwritten` calls did not run because the log could not take their verdicts: they stand in no record and no count.
+    """
 
     ok: int = 0
     failed: int = 0
     denied: int = 0
     ok_in_kernel: int = 0
+    unwritten: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """The verdict on a run; `budget_kind` is there for `budget_exhausted` alone."""
+    """The verdict on a run; `budget_kind` is there for `budget_exhausted` alone, `stopped_by` for `cancelled`."""
 
     outcome: str
     summary: str
     budget_kind: str | None = None
+    stopped_by: str | None = None
 
     @property
     def success(self) -> bool:
@@ -58,17 +63,23 @@ class Outcome:
         return {"completed": "done", "cancelled": "stopped"}.get(self.outcome, "stopped_short")
 
 
-def decide(ending: Ending, *, end: Outcome | None, last: Reply | None, tally: Tally) -> Outcome:
+def decide(
+    ending: Ending, *, end: Outcome | None, last: Reply | None, tally: Tally, wall_clock_secs: float | None
+) -> Outcome:
     """Decide a run's outcome.
 
-    `end` is what the kernel itself ended the run with (a ceiling, a provider's failure), `last` the model's last reply.
+    `end` is what the kernel itself ended the run with (a stop, a ceiling, a provider's failure): it stands however the
+    loop went out after it. `last` is the model's last reply.
     """
+    if end is not None:
+        return end
     if ending.cause == "daemon":
         return Outcome("failed", "The daemon was stopped while the run was going.")
     if ending.cause == "wall_clock":
-        return Outcome("budget_exhausted", "The run's wall clock ran out.", "wall_clock")
-    if end is not None:
-        return end
+        seconds = "" if wall_clock_secs is None else f" of {wall_clock_secs:g} seconds"
+        return Outcome(
+            "budget_exhausted", f"The run's wall clock{seconds} ran out (wall_clock_secs).", "wall_clock"
+        )
     if not ending.clean:
         return Outcome("failed", _cut(f"The loop ended with {_exit(ending)}. {ending.said}".strip()))
     if last is None:
@@ -83,8 +94,8 @@ def decide(ending: Ending, *, end: Outcome | None, last: Reply | None, tally: Ta
 
 
 def _checked(last: Reply, tally: Tally) -> Outcome:
-    if tally.failed and not tally.ok:
-        if tally.failed == tally.denied:
+    if (tally.failed or tally.unwritten) and not tally.ok:
+        if tally.failed == tally.denied and not tally.unwritten:
             return Outcome("blocked", _cut(f"Every tool call was denied. The last reply: {last.text}"))
         return Outcome("failed", _cut(f"Every tool call failed. The last reply: {last.text}"))
     return Outcome("completed", _cut(last.text))

@@ -6,18 +6,33 @@ import re
 from dataclasses import dataclass
 
 from spl.errors import ActorNotCovered, InvalidBody, RunActorNotCovered, ScopeDenied
-from spl.kernel.names import ENGINE
+from spl.kernel.names import ENGINE, label_of
 
 ADMIN = "admin"
-_RUNNER = re.compile(r"did:sync:(?:user|agent):[A-Za-z0-9._%-]{1,100}")
+RECORDS_READ = "records:read"
+RECORDS_WRITE = "records:write"
+CONFIG_WRITE = "config:write"
+WORK_RUN = "work:run"
+
+SCOPES = frozenset((ADMIN, RECORDS_READ, RECORDS_WRITE, CONFIG_WRITE, WORK_RUN))
+"""Every scope there is; `admin` is the operator's alone, for it starts runs as the operator."""
 
 
 @dataclass(frozen=True, slots=True)
 class Principal:
-    """Someone who has been authenticated: the actor they are, and the scopes they hold."""
+    """Someone who has been authenticated: the actor they are, the scopes they hold, whether they are the operator.
+
+    An operator's token may hold less than `admin`: it reads everything still, and speaks for the operator alone.
+    """
 
     actor: str
     scopes: frozenset[str]
+    operator: bool = False
+
+    @property
+    def sees(self) -> str | None:
+        """Whose threads and runs this principal may know of: the store's `owner`; None is everyone's, an operator's."""
+        return None if self.operator or ADMIN in self.scopes else self.actor
 
     def require(self, scope: str) -> None:
         """Refuse a principal without a scope; raises `ScopeDenied`."""
@@ -33,7 +48,7 @@ class Principal:
 
     def runs_as(self, actor: str) -> None:
         """Refuse an actor this principal may not start runs for; raises `RunActorNotCovered` or `InvalidBody`."""
-        if not _RUNNER.fullmatch(actor):
+        if label_of(actor) is None:
             raise InvalidBody(
                 f"the actor {actor!r} is neither did:sync:user:<label> nor did:sync:agent:<label>"
             )

@@ -7,17 +7,76 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from spl.errors import RunNotFound
 from spl.kernel.names import ENGINE, LOOP, OUTCOME, TOOL_RESULT, TOOL_VERDICT, TURN
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Mapping, Sequence
 
     from spl.kernel.runs import Run
     from spl.records.record import Record
+    from spl.records.store import Store
+
+_PAGE, _PAGE_BYTES = 100, 4 << 20
 
 Json = dict[str, Any]
 
 STATES = ("running", "done", "stopped", "stopped_short")
+
+
+class Rows:
+    """The rows of all runs: of those that are `live`, and of those in the log."""
+
+    def __init__(self, store: Store, live: Mapping[str, Run]) -> None:
+        self._store = store
+        self._live = live
+
+    async def row(self, thread: str, *, whose: str | None = None) -> Json:
+        """Give a run's row; raises `RunNotFound`, also for a run that is another's than the actor `whose`."""
+        if run := self._live.get(thread):
+            row = live_row(run)
+        else:
+            anchor = await self._store.select(thread=thread, kind=LOOP, limit=1)
+            if not anchor:
+                raise RunNotFound(f"there is no run on the thread {thread!r}")
+            outcome = await self._store.select(thread=thread, kind=OUTCOME, limit=1)
+            # An outcome says all that the records before it add up to.
+            row = row_from_records([*anchor, *outcome]) if outcome else (await self.fold(thread))[0]
+        if whose is not None and row["actor"] != whose:
+            raise RunNotFound(f"there is no run on the thread {thread!r}")
+        return row
+
+    async def page(
+        self, *, state: str | None, actor: str | None, since: int, limit: int, most_bytes: int = _PAGE_BYTES
+    ) -> tuple[list[Json], bool]:
+        """Give rows of runs, oldest first, whose anchor's sequence is above `since`, and whether there are more.
+
+        It ends early where the goals and summaries pass so many characters.
+        """
+        found: list[Json] = []
+        while anchors := await self._store.select(
+            kind=LOOP, owner=actor, since=since, limit=limit + 1, most_bytes=_PAGE_BYTES
+        ):
+            for anchor in anchors:
+                since = anchor.sequence
+                row = {**await self.row(anchor.thread), "sequence": anchor.sequence}
+                if state is None or row["state"] == state:
+                    if len(found) == limit or most_bytes <= 0:
+                        return found, True
+                    found.append(row)
+                    most_bytes -= len(row["goal"]) + len(row["summary"] or "")
+        return found, False
+
+    async def fold(self, thread: str) -> tuple[Json, str]:
+        """Give the row that all of a run's records tell, and the head of its chain, a page at a time."""
+        row: Json = {}
+        head, since = "", 0
+        while page := await self._store.select(
+            thread=thread, since=since, limit=_PAGE, most_bytes=_PAGE_BYTES
+        ):
+            row, head = row_from_records(page, row), _head(page, head)
+            since = page[-1].sequence
+        return row, head
 
 
 def live_row(run: Run) -> Json:
@@ -34,9 +93,9 @@ def live_row(run: Run) -> Json:
         "model": terms.model,
         "tools": list(terms.tools),
         "narrowed": list(terms.narrowed),
-        "turns": run.turns,
+        "turns": run.budget.turns,
         **terms.ceilings.wire(),
-        "spent_usd": float(run.spent_usd),
+        "spent_usd": float(run.budget.spent_usd),
         "tool_calls_ok": run.tally.ok,
         "tool_calls_failed": run.tally.failed,
         "started_at": terms.started_at,
@@ -97,3 +156,13 @@ def _begun(anchor: Record) -> Json:
         "summary": None,
         "outcome": None,
     }
+
+
+def _head(records: Sequence[Record], head: str) -> str:
+    """Give the last record of a run's chain: the anchor, or what names the one before it as its only parent."""
+    for record in records:
+        if record.kind == LOOP or (
+            head and record.parents == (head,) and (record.kind or "").startswith("core.work.")
+        ):
+            head = record.id
+    return head

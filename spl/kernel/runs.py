@@ -6,38 +6,45 @@ Both transports come through these doors with the same payloads; what a door is 
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import json
+from collections import deque
 from dataclasses import dataclass, field
-from decimal import Decimal
-from typing import TYPE_CHECKING, Any
+from functools import partial
+from typing import TYPE_CHECKING, Any, Literal
 
 from spl.errors import (
-    CallAlreadyRun,
     CallNotAllowed,
-    CallNotInReply,
     InvalidBody,
     KindReserved,
     RunFinished,
     SplError,
+    StoreUnavailable,
 )
 from spl.inference.broker import BudgetExhausted
 from spl.inference.model import Request
-from spl.kernel import guard
+from spl.kernel import bodies, guard, payloads
+from spl.kernel.calls import Calls, Proposed
 from spl.kernel.chain import Chain, Entry
-from spl.kernel.names import PLAN, REPORT, TOOL_CALL, TOOL_RESULT, TOOL_VERDICT, TURN
+from spl.kernel.names import IN_PROCESS, PLAN, REPORT, TOOL_RESULT
+from spl.kernel.observations import SHIPPED, Called, halt
+from spl.kernel.opening import mark, opening
 from spl.kernel.outcome import Outcome, Tally
-from spl.tools.registry import TOOLS, Domain, Reader
+from spl.kernel.rules import Asked
+from spl.records.canonical import canonical
+from spl.tools.registry import TOOLS, Context, Domain
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from spl.inference.broker import Broker, Charged
+    from spl.inference.broker import Broker
     from spl.inference.model import Call, Reply
+    from spl.kernel.budget import Budget
     from spl.kernel.guard import Verdict
-    from spl.kernel.tiers import Ceilings
-
-OUTPUT_LIMIT = 65536
-"""Characters of a tool's output that are kept and shown."""
+    from spl.kernel.observations import Observation, Observers
+    from spl.kernel.rules import Rules
+    from spl.kernel.terms import Terms
+    from spl.tools.mediated import Result
 
 OWN_WORDS_LIMIT = 65536
 """Characters in one record of a run's own words, as JSON."""
@@ -45,40 +52,16 @@ OWN_WORDS_LIMIT = 65536
 OWN_WORDS_MOST = 256
 """Records of its own words that one run may write: the log is for ever, and a run is not trusted with it."""
 
-_MESSAGES_LIMIT = 2000
-_ROLES = frozenset(("system", "user", "assistant", "tool"))
+_HISTORY = 1000
+"""Calls that observations look back on."""
+
+_KEPT = 4096
+"""Bytes of a call's arguments that are kept for that as they are."""
+
 _OWN_WORDS = frozenset((PLAN, REPORT))
 _OWN_WORDS_ACT = "KNOW"
 
 Json = dict[str, Any]
-
-
-@dataclass(frozen=True, slots=True)
-class Terms:
-    """What was decided of a run before it began; none of it changes. Only a sandboxed run has a profile."""
-
-    thread: str
-    goal: str
-    actor: str
-    tier: str
-    transport: str
-    ceilings: Ceilings
-    tools: tuple[str, ...]
-    forbidden: tuple[str, ...]
-    narrowed: tuple[str, ...]
-    model: str | None
-    profile: str | None
-    started_at: str
-
-
-@dataclass(slots=True)
-class _Called:
-    """A call of the last reply on its way: proposed, judged, run."""
-
-    call: Call
-    record: str
-    verdict: Verdict
-    taken: bool = False
 
 
 @dataclass
@@ -88,18 +71,20 @@ class Run:
     terms: Terms
     chain: Chain
     broker: Broker
-    reader: Reader
-    turns: int = 0
-    spent_usd: Decimal = Decimal(0)
-    tokens: int = 0
+    context: Context
+    rules: Rules
+    budget: Budget
+    observers: Observers = SHIPPED
     tally: Tally = field(default_factory=Tally)
-    last: Reply | None = None
+    calls: Calls = field(default_factory=Calls)
     end: Outcome | None = None
     entrance: asyncio.Lock = field(default_factory=asyncio.Lock)
     """Held by whoever is heard at the run's doors: one request at a time has its body read and understood, so that
     a worker with many connections cannot make the daemon hold or parse more than one."""
+    ending: asyncio.Event = field(default_factory=asyncio.Event)
+    """Set once the kernel wants the run to end: what drives its loop gives it a grace from then, and no more."""
+    _history: deque[Called] = field(default_factory=lambda: deque(maxlen=_HISTORY))
     _own_words: int = 0
-    _called: dict[str, _Called] = field(default_factory=dict)
     _lock: asyncio.Lock = field(default_factory=asyncio.Lock)
     _busy: set[asyncio.Task[Any]] = field(default_factory=set)
     _ended: bool = False
@@ -119,139 +104,188 @@ class Run:
             if task is not None:
                 self._busy.discard(task)
 
+    @property
+    def over(self) -> bool:
+        """Whether nothing more can happen in it but its outcome's being written."""
+        return self._ended
+
     def shut(self) -> None:
         """Let nothing more through the doors, and break off what is going on behind them."""
         self._ended = True
         for task in self._busy - {asyncio.current_task()}:
             task.cancel()
 
+    def stop(self, by: str) -> None:
+        """Have the run end at its next step, cancelled; raises `RunFinished` when it has ended."""
+        if self._ended:
+            raise RunFinished(f"the run on {self.terms.thread} has ended")
+        if self.end is None or self.end.outcome != "cancelled":
+            self.end = Outcome("cancelled", f"Stopped by {by}.", stopped_by=by)
+        self.ending.set()
+
+    async def until_ending(self, loop: asyncio.Future[Any]) -> None:
+        """Wait until a run's loop is done, or is to come to its end."""
+        ending = asyncio.ensure_future(self.ending.wait())
+        try:
+            await asyncio.wait((loop, ending), return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            ending.cancel()
+
+    def _conclude(self, outcome: Outcome) -> Outcome:
+        """Have the run end so, unless it is ending already; gives what it ends with."""
+        if self.end is None:
+            self.end = outcome
+        self.ending.set()
+        return self.end
+
     async def _run(self, payload: Mapping[str, Any]) -> Json:
-        _fields(payload)
+        payloads.fields(payload)
         terms = self.terms
         return {
             "thread": terms.thread,
             "goal": terms.goal,
-            "opening": [{"role": "system", "content": _OPENING}, {"role": "user", "content": terms.goal}],
+            "opening": opening(terms),
+            "mark": mark(terms),
             "tools": [TOOLS[name].wire() for name in terms.tools],
             **terms.ceilings.wire(),
         }
 
     async def _infer(self, payload: Mapping[str, Any]) -> Json:
-        _fields(payload, "messages")
-        messages = _messages(payload.get("messages"))
-        if self.end is None:
-            self.end = self._ceiling()
+        payloads.fields(payload, "messages")
+        ceiling = self.budget.ceiling()
+        if self.end is None and ceiling is not None:
+            self._conclude(ceiling)
         if self.end is not None:
             return {"end": self.end.outcome}
-        terms = self.terms
-        budget = terms.ceilings.budget_usd
-        request = Request(terms.model, messages, [TOOLS[name].wire() for name in terms.tools], self.turns)
+        messages = payloads.messages(payload)
+        if (skipped := self.calls.passed_over()) is not None:
+            why = f"The loop went on without an answer to the call {skipped!r}."
+            return {"end": self._conclude(Outcome("failed", why)).outcome}
+        terms, budget = self.terms, self.budget
+        request = Request(
+            terms.model,
+            messages,
+            [TOOLS[name].wire() for name in terms.tools],
+            budget.turns,
+            budget.left_tokens,
+        )
         try:
-            charged = await self.broker.infer(
-                request, remaining_usd=None if budget is None else budget - self.spent_usd
-            )
+            charged = await self.broker.infer(request, remaining_usd=budget.left_usd, charge=budget.charge)
         except BudgetExhausted:
-            self.end = Outcome("budget_exhausted", "The run's budget is spent.", "usd")
-            return {"end": self.end.outcome}
+            return {"end": self._conclude(budget.spent()).outcome}
         except SplError as error:
-            self.end = Outcome("failed", error.message)
+            self._conclude(Outcome("failed", error.message))
             raise
-        reply = charged.reply
-        body = {
-            "kind": TURN,
-            "turn": self.turns + 1,
-            "model": reply.model,
-            "usage": {"input_tokens": reply.usage.input_tokens, "output_tokens": reply.usage.output_tokens},
-            "cost_usd": float(charged.cost_usd),
-            "stop_reason": reply.stop_reason,
-            "reply": reply.wire(),
-        }
-        await self.chain.append(Entry("DO", body), then=lambda: self._count_turn(charged))
-        return {"reply": reply.wire(), "turn": self.turns}
+        reply, body = charged.reply, bodies.turn(budget.turns + 1, charged)
+        try:
+            await self.chain.append(Entry("DO", body), then=lambda: self._count_turn(reply))
+        except SplError as error:
+            # A reply that stands nowhere cannot be acted on, and is not asked for again.
+            self._conclude(
+                Outcome("failed", f"A reply of the model cannot be written down: {error.message}.")
+            )
+            raise
+        return {"reply": reply.wire(), "turn": budget.turns}
 
-    def _count_turn(self, charged: Charged) -> None:
-        reply = charged.reply
-        self.turns += 1
-        self.spent_usd += charged.cost_usd
-        self.tokens += reply.usage.input_tokens + reply.usage.output_tokens
-        self.last, self._called = reply, {}
-
-    def _ceiling(self) -> Outcome | None:
-        """Give the outcome of a ceiling that another turn would pass; turns are counted here, not by the loop."""
-        ceilings = self.terms.ceilings
-        if ceilings.max_turns is not None and self.turns >= ceilings.max_turns:
-            return Outcome("max_turns", f"The run used its {ceilings.max_turns} turns.")
-        if ceilings.token_budget is not None and self.tokens >= ceilings.token_budget:
-            return Outcome("budget_exhausted", f"The run used its {ceilings.token_budget} tokens.", "tokens")
-        return None
+    def _count_turn(self, reply: Reply) -> None:
+        self.budget.turns += 1
+        self.tally.unwritten = self.calls.unwritten
+        self.calls.replace(reply)
 
     async def _propose(self, payload: Mapping[str, Any]) -> Json:
-        _fields(payload, "call_id")
-        call = self._in_last_reply(payload, "call_id")
-        called = self._called.get(call.id)
-        if called is None:
-            called = await self._judge(call)
-            self._called[call.id] = called
-        verdict = called.verdict
-        return {
-            "decision": verdict.decision,
-            "layer": verdict.layer,
-            "rule": verdict.rule,
-            "reason": verdict.reason,
-            "text": "" if verdict.allowed else verdict.text,
-            "observations": [],
-            "fulfills": called.record,
-        }
+        payloads.fields(payload, "call_id")
+        call = self.calls.find(payloads.string(payload, "call_id"))
+        proposed = self.calls.proposed(call)
+        if proposed is None:
+            try:
+                proposed = await self._judge(call)
+            except StoreUnavailable as error:
+                self.calls.refuse(call)
+                return bodies.answer(guard.unwritten(error.message), None, ())
+            self.calls.judge(proposed)
+        return bodies.answer(proposed.verdict, proposed.record, proposed.observations)
 
-    async def _judge(self, call: Call) -> _Called:
+    async def _judge(self, call: Call) -> Proposed:
         """Judge a call of the last reply and make call and verdict durable, both before anyone hears of it."""
-        terms = self.terms
-        truncated = self.last is not None and self.last.stop_reason == "length"
-        verdict = guard.judge(call.name, reach=terms.tools, forbidden=terms.forbidden, truncated=truncated)
-        proposed = {
-            "kind": TOOL_CALL,
-            "call_id": call.id,
-            "tool": call.name,
-            "arguments": dict(call.arguments),
-        }
-        records = await self.chain.append(
-            Entry("CALL", proposed),
-            Entry(
-                "KNOW",
-                lambda ids: {
-                    "kind": TOOL_VERDICT,
-                    "fulfills": ids[0],
-                    "call_id": call.id,
-                    "tool": call.name,
-                    "decision": verdict.decision,
-                    "layer": verdict.layer,
-                    "rule": verdict.rule,
-                    "reason": verdict.reason,
-                },
-            ),
-            then=lambda: self._count_verdict(verdict),
+        truncated = self.calls.truncated
+        ending = None if self.end is None else self.end.summary
+        verdict = guard.judge(
+            self._asked(call), terms=self.terms, rules=self.rules, ending=ending, truncated=truncated
         )
-        return _Called(call, records[0].id, verdict)
+        called: Called | None = None
+        observed: list[Observation] = []
+        if verdict.decision == "deny":
+            called, observed = self._observe(call, "denied", truncated=truncated)
+        records = await self.chain.append(
+            Entry("CALL", bodies.tool_call(call)),
+            Entry("KNOW", partial(bodies.tool_verdict, call, verdict)),
+            *(Entry("KNOW", partial(bodies.observation, call, each)) for each in observed),
+            then=lambda: self._count_verdict(verdict, called),
+        )
+        return Proposed(call, records[0].id, verdict, [each.text for each in observed])
+
+    def _asked(self, call: Call) -> Asked:
+        terms = self.terms
+        return Asked(
+            tool=call.name,
+            args=call.arguments,
+            actor=terms.actor,
+            tier=terms.tier,
+            transport=terms.transport,
+            thread=terms.thread,
+            goal=terms.goal,
+            turn=self.budget.turns,
+            spent_usd=float(self.budget.spent_usd),
+        )
+
+    def _observe(
+        self,
+        call: Call,
+        outcome: Literal["ok", "error", "denied"],
+        *,
+        truncated: bool = False,
+        result: Result | None = None,
+    ) -> tuple[Called, list[Observation]]:
+        """Give a call as it turned out, and what is noticed of it."""
+        read, empty = (None, False) if result is None else (result.read, result.empty)
+        arguments = _told_apart(call.arguments)
+        called = Called(call.name, arguments, outcome, truncated, read, empty, self.budget.turns)
+        return called, self.observers.see((*self._history, called))
+
+    def _remember(self, called: Called) -> None:
+        """Take a call into the run's history, once it is on record; one repeated to no avail ends the run."""
+        self._history.append(called)
+        why = halt(tuple(self._history))
+        if why is not None:
+            self._conclude(Outcome("guardrail_halt", why))
 
     async def _call(self, payload: Mapping[str, Any]) -> Json:
-        _fields(payload, "call_id")
-        called = self._allowed(self._in_last_reply(payload, "call_id"), sandboxed=False)
-        called.taken = True
-        run = TOOLS[called.call.name].run
-        if run is None:
-            raise CallNotAllowed(f"the kernel does not run the tool {called.call.name!r}")
-        result = await run(self.reader, called.call.arguments)
-        written = [
-            Entry("LEARN", {"kind": kind, **body, "fulfills": called.record}) for kind, body in result.records
-        ]
-        body, output = _result(called, result.status, result.output)
+        payloads.fields(payload, "call_id")
+        call = self.calls.find(payloads.string(payload, "call_id"))
+        proposed, tool = self.calls.runnable(call, sandboxed=False), TOOLS[call.name]
+        if tool.domain is Domain.KERNEL_TRUST and self.terms.transport != IN_PROCESS:
+            raise CallNotAllowed(f"the tool {call.name!r} is for runs in process")
+        if tool.run is None:
+            raise CallNotAllowed(f"the kernel does not run the tool {call.name!r}")
+        proposed.taken = True
+        result = await tool.run(self.context, call.arguments)
+        called, observed = self._observe(call, result.status, result=result)
+        ids = (proposed.record,)
+        body = bodies.tool_result(call, result.status, result.output, ids)
         await self.chain.append(
-            *written, Entry("DO", body), then=lambda: self._count(result.status, in_kernel=True)
+            *(Entry("LEARN", {"kind": kind, **said, "fulfills": ids[0]}) for kind, said in result.records),
+            Entry("DO", body),
+            *(Entry("KNOW", bodies.observation(call, each, ids)) for each in observed),
+            then=lambda: self._count(proposed, called, in_kernel=True),
         )
-        return {"status": result.status, "output": output, "observations": []}
+        return {
+            "status": result.status,
+            "output": body["output"],
+            "observations": [each.text for each in observed],
+        }
 
     async def _record(self, payload: Mapping[str, Any]) -> Json:
-        _fields(payload, "kind", "body")
+        payloads.fields(payload, "kind", "body")
         kind, body = payload.get("kind"), payload.get("body")
         if not isinstance(kind, str) or not isinstance(body, dict):
             raise InvalidBody("a record needs 'kind', a string, and 'body', an object")
@@ -273,44 +307,37 @@ class Run:
 
     async def _own_result(self, body: Mapping[str, Any]) -> Json:
         """Take the loop's word for a tool it ran itself; whose word it is stands in the outcome's `evidence`."""
-        _fields(body, "call_id", "status", "output", "kind")
-        called = self._allowed(self._in_last_reply(body, "call_id"), sandboxed=True)
+        payloads.fields(body, "call_id", "status", "output", "kind")
+        call = self.calls.find(payloads.string(body, "call_id"))
+        proposed = self.calls.runnable(call, sandboxed=True)
         status, said = body.get("status"), body.get("output")
         if status not in ("ok", "error") or not isinstance(said, str):
             raise InvalidBody("a result needs 'status', ok or error, and 'output', a string")
-        called.taken = True
-        written, _ = _result(called, status, said)
+        proposed.taken = True
+        called, observed = self._observe(call, status)
+        ids = (proposed.record,)
         records = await self.chain.append(
-            Entry("DO", written), actor=self.terms.actor, then=lambda: self._count(status, in_kernel=False)
+            Entry("DO", bodies.tool_result(call, status, said, ids)),
+            actor=self.terms.actor,
+            then=lambda: self._count(proposed, called, in_kernel=False),
         )
-        return {"id": records[0].id, "observations": []}
+        if observed:
+            await self.chain.append(
+                *(Entry("KNOW", bodies.observation(call, each, ids)) for each in observed)
+            )
+        return {"id": records[0].id, "observations": [each.text for each in observed]}
 
-    def _in_last_reply(self, payload: Mapping[str, Any], field_name: str) -> Call:
-        call_id = payload.get(field_name)
-        if not isinstance(call_id, str):
-            raise InvalidBody(f"{field_name!r} must be a string")
-        for call in self.last.calls if self.last is not None else ():
-            if call.id == call_id:
-                return call
-        raise CallNotInReply(f"the model's last reply holds no call {call_id!r:.80}")
-
-    def _allowed(self, call: Call, *, sandboxed: bool) -> _Called:
-        called = self._called.get(call.id)
-        if called is None or not called.verdict.allowed:
-            raise CallNotAllowed(f"the call {call.id!r} has no verdict that allows it")
-        if called.taken:
-            raise CallAlreadyRun(f"the call {call.id!r} has been run")
-        if (TOOLS[call.name].domain is Domain.SANDBOXED) is not sandboxed:
-            raise CallNotAllowed(f"the tool {call.name!r} is run on the other side of the doors")
-        return called
-
-    def _count_verdict(self, verdict: Verdict) -> None:
+    def _count_verdict(self, verdict: Verdict, called: Called | None) -> None:
+        if called is not None:
+            self._remember(called)
         if not verdict.allowed:
             self.tally.failed += 1
             self.tally.denied += 1
 
-    def _count(self, status: str, *, in_kernel: bool) -> None:
-        if status == "ok":
+    def _count(self, proposed: Proposed, called: Called, *, in_kernel: bool) -> None:
+        proposed.done = True
+        self._remember(called)
+        if called.outcome == "ok":
             self.tally.ok += 1
             self.tally.ok_in_kernel += in_kernel
         else:
@@ -326,38 +353,7 @@ _DOORS: dict[str, Callable[[Run, Mapping[str, Any]], Any]] = {
 }
 
 
-_OPENING = (
-    "You work on one goal with the tools you are given. Each call is judged before it runs; one that is refused "
-    "says why. When the goal is reached, or cannot be, answer without a call."
-)
-
-
-def _result(called: _Called, status: str, output: str) -> tuple[Json, str]:
-    kept = output[:OUTPUT_LIMIT]
-    body: Json = {
-        "kind": TOOL_RESULT,
-        "fulfills": called.record,
-        "call_id": called.call.id,
-        "tool": called.call.name,
-        "status": status,
-        "output": kept,
-        "truncated": len(output) > OUTPUT_LIMIT,
-    }
-    return body, kept
-
-
-def _fields(payload: Mapping[str, Any], *known: str) -> None:
-    if unknown := sorted(set(payload) - set(known)):
-        raise InvalidBody(f"this door knows no field {unknown[0]!r:.80}")
-
-
-def _messages(said: object) -> list[Json]:
-    if not isinstance(said, list) or not 1 <= len(said) <= _MESSAGES_LIMIT:
-        raise InvalidBody(f"'messages' must be a list of 1 to {_MESSAGES_LIMIT} messages")
-    for message in said:
-        role = message.get("role") if isinstance(message, dict) else None
-        if not isinstance(role, str) or role not in _ROLES:
-            raise InvalidBody(f"each message is an object with a role of {', '.join(sorted(_ROLES))}")
-        if not isinstance(message.get("content"), str):
-            raise InvalidBody("each message has a 'content', a string")
-    return said
+def _told_apart(arguments: Mapping[str, Any]) -> str:
+    """Give arguments in canonical form, long ones as a digest of it: a run's history is kept while it goes on."""
+    said = canonical(arguments)
+    return said.decode() if len(said) <= _KEPT else f"sha256:{hashlib.sha256(said).hexdigest()}"

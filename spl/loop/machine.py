@@ -35,6 +35,7 @@ def work() -> Generator[Step, Json, str]:
     """
     contract = yield "run", {}
     messages: list[Json] = list(contract["opening"])
+    mark = str(contract["mark"])
     domains: dict[str, str] = {tool["name"]: tool["domain"] for tool in contract["tools"]}
     while True:
         # A copy, for the in-process driver keeps what it is given and this list grows.
@@ -46,13 +47,13 @@ def work() -> Generator[Step, Json, str]:
         if not reply["calls"]:
             return "completed"
         for call in reply["calls"]:
-            message = yield from _carry_out(call, domains)
+            message = yield from _carry_out(call, domains, mark)
             if message is None:
                 return "stopped"
             messages.append(message)
 
 
-def _carry_out(call: Json, domains: dict[str, str]) -> Generator[Step, Json, Json | None]:
+def _carry_out(call: Json, domains: dict[str, str], mark: str) -> Generator[Step, Json, Json | None]:
     """Propose a call and have it run if allowed; give the tool's message, or None on a stop verdict."""
     call_id = call["id"]
     verdict = yield "propose", {"call_id": call_id}
@@ -60,7 +61,7 @@ def _carry_out(call: Json, domains: dict[str, str]) -> Generator[Step, Json, Jso
         return None
     observations: list[str] = list(verdict.get("observations", ()))
     if verdict["decision"] != "allow":
-        return _tool_message(call, "error", verdict["text"], observations)
+        return _tool_message(call, "error", verdict["text"], observations, mark)
     if domains.get(call["name"]) == "sandboxed":
         status, output = run(call["name"], call["arguments"])
         body = {"call_id": call_id, "status": status, "output": output}
@@ -68,10 +69,13 @@ def _carry_out(call: Json, domains: dict[str, str]) -> Generator[Step, Json, Jso
     else:
         result = yield "call", {"call_id": call_id}
         status, output = result["status"], result["output"]
-    return _tool_message(call, status, output, [*observations, *result.get("observations", ())])
+    return _tool_message(call, status, output, [*observations, *result.get("observations", ())], mark)
 
 
-def _tool_message(call: Json, status: str, output: str, observations: list[str]) -> Json:
-    """Put what the kernel noticed beside the tool's own output, never in place of it."""
-    content = "\n".join([output, *(f"[observation] {text}" for text in observations)])
+def _tool_message(call: Json, status: str, output: str, observations: list[str], mark: str) -> Json:
+    """Put what the kernel noticed beside the tool's own output, never in place of it.
+
+    An output may hold lines of its own making: `mark` is what tells those of the kernel apart.
+    """
+    content = "\n".join([output, *(f"[observation {mark}] {text}" for text in observations)])
     return {"role": "tool", "call_id": call["id"], "name": call["name"], "status": status, "content": content}

@@ -10,6 +10,9 @@ from spl.records.record import Draft, Record, check
 COLUMNS: Final = "sequence, id, parents, thread, actor, act, kind, body, clock, data_type, judged_by"
 """The columns that make a record, in the order that rows are in here."""
 
+BODY: Final = COLUMNS.split(", ").index("body")
+"""Where a row's body is."""
+
 _ID_BYTES: Final = 32
 
 

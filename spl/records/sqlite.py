@@ -7,18 +7,18 @@ import os
 import queue
 import sqlite3
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
+from contextlib import closing, suppress
 from typing import TYPE_CHECKING, Any, Final, Self
 
 from spl.errors import SplError, StoreUnavailable
 from spl.records.record import is_record_id
-from spl.records.rows import COLUMNS, Checked, to_record
-from spl.records.schema import open_reader, open_writer
+from spl.records.rows import BODY, COLUMNS, Checked, to_record
+from spl.records.schema import OWNER, open_reader, open_writer
 from spl.records.store import Appended, ThreadRow
 from spl.records.writer import Append, Outcome, Writer
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterable, Sequence
 
     from spl.records.record import Draft, Record
 
@@ -27,11 +27,14 @@ _MAX_INTEGER: Final = 2**63 - 1  # SQLite's; Python's have no end
 
 _GET = f"SELECT {COLUMNS} FROM records WHERE id = ?"  # noqa: S608 - constants
 _THREADS = """
-SELECT opening.thread, last.ordinal, opening.sequence, last.sequence
-FROM records AS opening JOIN records AS last
-    ON last.sequence = (SELECT max(sequence) FROM records WHERE thread = opening.thread)
-WHERE opening.ordinal = 1 AND opening.sequence > ? ORDER BY opening.sequence LIMIT ?
+SELECT
+    thread,
+    (SELECT last.ordinal FROM records AS last WHERE last.thread = records.thread ORDER BY last.sequence DESC LIMIT 1),
+    sequence,
+    (SELECT max(last.sequence) FROM records AS last WHERE last.thread = records.thread)
+FROM records WHERE ordinal = 1 {belonging} AND sequence > ? ORDER BY sequence LIMIT ?
 """
+_OWNER_OF = f"SELECT {OWNER} FROM records WHERE thread = ? ORDER BY sequence LIMIT 1"  # noqa: S608 - constants
 _UNFINISHED = f"""
 SELECT {COLUMNS} FROM records AS opening WHERE kind = ? AND NOT EXISTS (
     SELECT 1 FROM records AS closing WHERE closing.thread = opening.thread AND closing.kind = ?
@@ -100,18 +103,27 @@ class SqliteStore:
         thread: str | None = None,
         actor: str | None = None,
         kind: str | None = None,
+        owner: str | None = None,
         since: int = 0,
         limit: int = 100,
         newest_first: bool = False,
+        most_bytes: int | None = None,
     ) -> list[Record]:
         """See `Store.select`."""
-        query, values = _selection(thread, actor, kind, newest_first=newest_first)
-        rows = await self._read(query, (*values, _bounded(since), _bounded(limit)))
+        query, values = _selection(thread, actor, kind, owner, newest_first=newest_first)
+        rows = await self._read(query, (*values, _bounded(since), _bounded(limit)), most_bytes)
         return [to_record(row) for row in rows]
 
-    async def threads(self, *, since: int = 0, limit: int = 100) -> list[ThreadRow]:
+    async def threads(self, *, owner: str | None = None, since: int = 0, limit: int = 100) -> list[ThreadRow]:
         """See `Store.threads`."""
-        return [ThreadRow(*row) for row in await self._read(_THREADS, (_bounded(since), _bounded(limit)))]
+        query, values = _openings(owner)
+        rows = await self._read(query, (*values, _bounded(since), _bounded(limit)))
+        return [ThreadRow(*row) for row in rows]
+
+    async def owner(self, thread: str) -> str | None:
+        """See `Store.owner`."""
+        rows = await self._read(_OWNER_OF, (thread,))
+        return rows[0][0] if rows else None
 
     async def unfinished(self, opening_kind: str, closing_kind: str) -> list[Record]:
         """See `Store.unfinished`."""
@@ -157,14 +169,17 @@ class SqliteStore:
         if self._closed:
             raise StoreUnavailable("the log is closed: nothing can be read or written any more")
 
-    async def _read(self, query: str, values: tuple[Any, ...]) -> list[tuple[Any, ...]]:
+    async def _read(
+        self, query: str, values: tuple[Any, ...], most_bytes: int | None = None
+    ) -> list[tuple[Any, ...]]:
         self._require_open()
-        return await self._loop.run_in_executor(self._pool, self._fetch, query, values)
+        return await self._loop.run_in_executor(self._pool, self._fetch, query, values, most_bytes)
 
-    def _fetch(self, query: str, values: tuple[Any, ...]) -> list[tuple[Any, ...]]:
+    def _fetch(self, query: str, values: tuple[Any, ...], most_bytes: int | None) -> list[tuple[Any, ...]]:
         connection = self._idle_readers.get()  # as many as there are threads: never waits
         try:
-            return connection.execute(query, values).fetchall()
+            with closing(connection.execute(query, values)) as rows:
+                return rows.fetchall() if most_bytes is None else _first(rows, most_bytes)
         except sqlite3.Error as error:
             raise StoreUnavailable(f"the log cannot be read: {error}") from error
         finally:
@@ -215,25 +230,52 @@ class SqliteStore:
                 )
 
 
+def _first(rows: Iterable[tuple[Any, ...]], most_bytes: int) -> list[tuple[Any, ...]]:
+    """Take records' rows until their bodies come to so many characters: one may have a million, and many are asked."""
+    taken: list[tuple[Any, ...]] = []
+    for row in rows:
+        taken.append(row)
+        most_bytes -= len(row[BODY])
+        if most_bytes <= 0:
+            break
+    return taken
+
+
 def _bounded(number: int) -> int:
     """Bring a number into SQLite's range; below zero, which LIMIT takes as without end, is zero."""
     return min(max(number, 0), _MAX_INTEGER)
 
 
+def _openings(owner: str | None) -> tuple[str, list[str]]:
+    """Give the query that lists threads by their first records, and its values before `since` and `limit`."""
+    belonging = "" if owner is None else f"AND {OWNER} = ?"
+    return _THREADS.format(belonging=belonging), [] if owner is None else [owner]
+
+
 def _selection(
-    thread: str | None, actor: str | None, kind: str | None, *, newest_first: bool
+    thread: str | None, actor: str | None, kind: str | None, owner: str | None, *, newest_first: bool
 ) -> tuple[str, list[str]]:
+    """Give the query that finds records, and its values before `since` and `limit`."""
     terms: list[str] = []
     values: list[str] = []
-    if thread is not None:
-        terms.append("thread = ?")
-        values.append(thread)
-    if actor is not None:
-        terms.append("actor = ?")
-        values.append(actor)
-    if kind is not None:
-        terms.append("kind = ?")
-        values.append(kind)
+    # The plus keeps SQLite from the index over actors: the kernel's own has most of the log, and a thread little.
+    by_actor = "actor = ?" if thread is None and owner is None else "+actor = ?"
+    for term, value in (("thread = ?", thread), (by_actor, actor), ("kind = ?", kind)):
+        if value is not None:
+            terms.append(term)
+            values.append(value)
+    if owner is not None and thread is not None:
+        terms.append(f"? = ({_OWNER_OF})")
+        values += [owner, thread]
     where = " AND ".join([*terms, "sequence > ?"])
-    order = "DESC" if newest_first else "ASC"
-    return f"SELECT {COLUMNS} FROM records WHERE {where} ORDER BY sequence {order} LIMIT ?", values  # noqa: S608 - no value is in the text
+    order = f"ORDER BY sequence {'DESC' if newest_first else 'ASC'}"
+    if owner is None or thread is not None:
+        return f"SELECT {COLUMNS} FROM records WHERE {where} {order} LIMIT ?", values  # noqa: S608 - no value is in it
+    # CROSS JOIN keeps SQLite from walking the log in sequence order, past all that others own. What it sorts
+    # instead is no more than the owner has above `since`: sequences, taken from an index.
+    page = f"""
+        SELECT sequence FROM (SELECT thread FROM records WHERE ordinal = 1 AND {OWNER} = ?) AS opening
+            CROSS JOIN records ON records.thread = opening.thread
+        WHERE {where} {order} LIMIT ?
+    """  # noqa: S608 - no value is in it
+    return f"SELECT {COLUMNS} FROM records WHERE sequence IN ({page}) {order}", [owner, *values]  # noqa: S608

@@ -31,6 +31,9 @@ class Store(Protocol):
 
     Every method belongs to the event loop the store was opened in. Each raises StoreUnavailable when the log
     cannot be reached, is out of space or is closed; nothing has been acknowledged then.
+
+    A thread belongs to whom its first record says, and to nobody else: the `actor` in the body of a run's anchor
+    (`core.work.loop.v1`), the record's own actor otherwise.
     """
 
     async def append(self, drafts: Sequence[Draft]) -> list[Appended]:
@@ -54,18 +57,29 @@ class Store(Protocol):
         thread: str | None = None,
         actor: str | None = None,
         kind: str | None = None,
+        owner: str | None = None,
         since: int = 0,
         limit: int = 100,
         newest_first: bool = False,
+        most_bytes: int | None = None,
     ) -> list[Record]:
         """Give at most `limit` records with a sequence above `since` that match all given, in sequence order.
 
-        With `newest_first` the order is turned round, and the limit keeps the newest.
+        With `owner` only the records on threads that belong to it are given, whoever wrote them. With
+        `newest_first` the order is turned round, and the limit keeps the newest. With `most_bytes` it ends after the
+        record that brings the bodies to so many characters: then only an empty answer says that there are no more.
         """
         ...
 
-    async def threads(self, *, since: int = 0, limit: int = 100) -> list[ThreadRow]:
-        """Give at most `limit` threads whose first sequence is above `since`, in the order they began."""
+    async def threads(self, *, owner: str | None = None, since: int = 0, limit: int = 100) -> list[ThreadRow]:
+        """Give at most `limit` threads whose first sequence is above `since`, in the order they began.
+
+        With `owner` only those that belong to it are given.
+        """
+        ...
+
+    async def owner(self, thread: str) -> str | None:
+        """Give the actor that a thread belongs to, or None where no record has begun it."""
         ...
 
     async def unfinished(self, opening_kind: str, closing_kind: str) -> list[Record]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -50,11 +50,16 @@ SCHEMAS: dict[str, dict[str, Any]] = {
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """What a tool did: `ok` or `error`, what the model is shown, and (kind, body) pairs the kernel is to write."""
+    """What a tool did: how it went, what the model is shown, and (kind, body) pairs the kernel is to write.
 
-    status: str
+    `read` names the thread that was read, and `empty` says that nothing came back from it.
+    """
+
+    status: Literal["ok", "error"]
     output: str
     records: tuple[tuple[str, dict[str, Any]], ...] = ()
+    read: str | None = None
+    empty: bool = False
 
 
 def _error(sentence: str) -> Result:
@@ -79,8 +84,9 @@ async def read_thread(reader: Reader, arguments: Mapping[str, Any]) -> Result:
     if not isinstance(thread, str) or type(since) is not int or since < 0:
         return _error("read_thread takes thread as a string and since as a whole number of 0 or more")
     records = await reader.read(thread, since, _RECORDS + 1)
-    if records is None:
-        return _error(f"there is no thread {thread!r} that this run's actor may read")
+    if not records:
+        # One answer for what is empty, what is not there and what is another's: nobody learns which.
+        return Result("ok", "(nothing that this run's actor may read)", read=thread, empty=True)
     lines: list[str] = []
     room = _OUTPUT_LIMIT
     for record in records:
@@ -91,4 +97,8 @@ async def read_thread(reader: Reader, arguments: Mapping[str, Any]) -> Result:
             break
         lines.append(line if len(line) < room else f"{line[:room]} (cut)")
         room -= len(line) + 1
-    return Result("ok", "\n".join(lines) or "(nothing)")
+    else:
+        if room < 0:
+            # Large bodies come fewer at once, perhaps this one alone.
+            lines.append(f"(more may follow: read on with since {records[-1].sequence})")
+    return Result("ok", "\n".join(lines), read=thread)

@@ -7,12 +7,15 @@ from enum import StrEnum
 from typing import TYPE_CHECKING, Any, Protocol
 
 from spl.loop import tools as sandboxed
-from spl.tools import mediated
+from spl.tools import data, host, mediated
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping
 
     from spl.records.record import Record
+    from spl.tools.data import DataPlane
+    from spl.tools.host import Host
+    from spl.tools.mediated import Result
 
 
 class Domain(StrEnum):
@@ -26,20 +29,30 @@ class Domain(StrEnum):
 class Reader(Protocol):
     """What a mediated tool may read: the threads its run's actor may read."""
 
-    async def read(self, thread: str, since: int, limit: int) -> list[Record] | None:
-        """Give at most `limit` records of a thread above a sequence, or None where the actor may not read."""
+    async def read(self, thread: str, since: int, limit: int) -> list[Record]:
+        """Give at most `limit` records of a thread above a sequence; none where the actor may not read."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
+class Context:
+    """What the tools of one run may reach; a sandboxed run has no data plane, and only the operator a host."""
+
+    reader: Reader
+    data: DataPlane | None = None
+    host: Host | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class Tool:
-    """One tool; `run` is there only for those that the kernel runs."""
+    """One tool; `run` is there only for those that the kernel runs, `host` says that it is one of the host's."""
 
     name: str
     description: str
     parameters: Mapping[str, Any]
     domain: Domain
-    run: Callable[[Reader, Mapping[str, Any]], Awaitable[mediated.Result]] | None = None
+    run: Callable[[Context, Mapping[str, Any]], Awaitable[Result]] | None = None
+    host: bool = False
 
     def wire(self) -> dict[str, Any]:
         """Give the tool as a run's contract and a model's request name it."""
@@ -51,16 +64,45 @@ class Tool:
         }
 
 
-def _mediated(name: str, run: Callable[[Reader, Mapping[str, Any]], Awaitable[mediated.Result]]) -> Tool:
-    said = mediated.SCHEMAS[name]
-    return Tool(name, said["description"], said["parameters"], Domain.MEDIATED, run)
+def _mediated(name: str, do: Callable[[Reader, Mapping[str, Any]], Awaitable[Result]]) -> Tool:
+    async def run(context: Context, arguments: Mapping[str, Any]) -> Result:
+        return await do(context.reader, arguments)
+
+    return Tool(name, **mediated.SCHEMAS[name], domain=Domain.MEDIATED, run=run)
+
+
+def _data(name: str) -> Tool:
+    async def run(context: Context, arguments: Mapping[str, Any]) -> Result:
+        if context.data is None:
+            return _withheld(name)
+        result: Result = await getattr(context.data, name)(arguments)
+        return result
+
+    return Tool(name, **data.SCHEMAS[name], domain=Domain.KERNEL_TRUST, run=run)
+
+
+def _host(name: str) -> Tool:
+    async def run(context: Context, arguments: Mapping[str, Any]) -> Result:
+        if context.host is None:
+            return _withheld(name)
+        result: Result = await getattr(context.host, name.removeprefix("host_"))(arguments)
+        return result
+
+    return Tool(name, **host.SCHEMAS[name], domain=Domain.KERNEL_TRUST, run=run, host=True)
+
+
+def _withheld(name: str) -> Result:
+    # The guard has said so before; this is the last door, and it has nothing behind it.
+    return mediated.Result("error", f"this run has nothing that {name} could work on")
 
 
 TOOLS: dict[str, Tool] = {
-    "record_note": _mediated("record_note", mediated.record_note),
-    "read_thread": _mediated("read_thread", mediated.read_thread),
-    **{
-        name: Tool(name, said["description"], said["parameters"], Domain.SANDBOXED)
-        for name, said in sandboxed.SCHEMAS.items()
-    },
+    tool.name: tool
+    for tool in (
+        _mediated("record_note", mediated.record_note),
+        _mediated("read_thread", mediated.read_thread),
+        *(Tool(name, **said, domain=Domain.SANDBOXED) for name, said in sandboxed.SCHEMAS.items()),
+        *(_data(name) for name in data.SCHEMAS),
+        *(_host(name) for name in host.SCHEMAS),
+    )
 }

@@ -15,6 +15,8 @@ from bwrap.errors import LayerError
 from bwrap.sealed import Sealed
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from bwrap.host import Python
 
 _ROOT = Path(__file__).resolve().parent.parent
@@ -37,7 +39,7 @@ for name, code in marshal.loads(PARTS):
     module = sys.modules[name] = type(sys)(name)
     module.__path__ = []
     exec(code, vars(module))
-sys.exit(sys.modules["spl.worker.program"].main(sys.argv))
+sys.exit(sys.modules[PROGRAM].main(sys.argv))
 """
 
 # Run by the worker's interpreter: a code object is of no use to another version. The header is that of PEP 552.
@@ -45,17 +47,27 @@ _PACK = """
 import importlib.util, json, marshal, sys
 said = json.load(sys.stdin)
 parts = [(name, compile(source, "<%s>" % name, "exec", optimize=2)) for name, source in said["modules"].items()]
-code = compile("PARTS = %r\\n%s" % (marshal.dumps(parts), said["start"]), "<spl loop-worker>", "exec", optimize=2)
+start = "PARTS, PROGRAM = %r\\n%s" % ((marshal.dumps(parts), said["program"]), said["start"])
+code = compile(start, "<spl loop-worker>", "exec", optimize=2)
 sys.stdout.buffer.write(importlib.util.MAGIC_NUMBER + bytes(12) + marshal.dumps(code))
 """
 
 
 def seal(python: Python, *, root: Path = _ROOT) -> Sealed:
     """Read the worker's sources below `root`, compile and seal them; raises `LayerError` when that fails."""
-    modules = {name: (root / path).read_text(encoding="utf-8") for name, path in MODULES.items()}
+    return pack(python, sources(root), "spl.worker.program")
+
+
+def sources(root: Path = _ROOT) -> dict[str, str]:
+    """Read what a worker is made of: the source of each module, in the order of their imports."""
+    return {name: (root / path).read_text(encoding="utf-8") for name, path in MODULES.items()}
+
+
+def pack(python: Python, modules: Mapping[str, str], program: str) -> Sealed:
+    """Compile modules and seal them as one; what runs is `program`'s `main`. Raises `LayerError` when that fails."""
     done = subprocess.run(
         [python.path, "-I", "-S", "-B", "-c", _PACK],
-        input=json.dumps({"modules": modules, "start": _START}).encode(),
+        input=json.dumps({"modules": dict(modules), "start": _START, "program": program}).encode(),
         capture_output=True,
         check=False,
         env={},

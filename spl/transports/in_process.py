@@ -13,18 +13,36 @@ if TYPE_CHECKING:
     from spl.kernel.runs import Run
 
 
-async def drive(run: Run) -> Ending:
-    """Run a loop to its end, or to its wall clock; gives how it ended."""
+async def drive(run: Run, *, grace: float) -> Ending:
+    """Run a loop to its end, or to its wall clock; gives how it ended.
+
+    A run that is to end is given `grace` seconds to come to its next step, then it is broken off where it is.
+    """
+    loop = asyncio.create_task(_loop(run))
     try:
         async with asyncio.timeout(run.terms.ceilings.wall_clock_secs):
-            await _loop(run)
+            await run.until_ending(loop)
+            await asyncio.wait((loop,), timeout=grace)
     except TimeoutError:
         return Ending(clean=False, cause="wall_clock")
     except asyncio.CancelledError:
         return Ending(clean=False, cause="daemon")
-    except DoorError as error:
-        return Ending(clean=False, said=str(error))
+    finally:
+        await _break_off(loop)
+    if loop.cancelled():
+        return Ending(clean=False, cause="stop")
+    fault = loop.exception()
+    if isinstance(fault, DoorError):
+        return Ending(clean=False, said=str(fault))
+    if fault is not None:
+        raise fault
     return Ending(clean=True)
+
+
+async def _break_off(loop: asyncio.Task[None]) -> None:
+    if not loop.done():
+        loop.cancel()
+        await asyncio.wait((loop,))
 
 
 async def _loop(run: Run) -> None:

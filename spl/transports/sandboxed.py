@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from bwrap.ledger import Ledger
     from bwrap.plan import Plan
     from bwrap.sealed import Sealed
+    from bwrap.supervise import Exit
     from spl.kernel.credentials import Holder
     from spl.kernel.runs import Run
     from spl.transports.plans import Plans
@@ -41,15 +42,20 @@ class Sandbox:
 
 @dataclass(frozen=True, slots=True)
 class Isolation:
-    """What the last worker showed of this host: the layers that hold, or the one that does not."""
+    """What the last worker, made by `profile`, showed of this host: the layers that hold, or the one that does not."""
 
     layers: list[str]
     refused: LayerError | None = None
+    profile: str | None = None
 
     @classmethod
     def of(cls, worker: Worker) -> Isolation:
         """Give what a confirmed worker showed."""
         return cls([each.layer for each in worker.confined.receipt.layers])
+
+    def refuses(self, profile: str) -> LayerError | None:
+        """Give the layer by which a worker of this profile was refused last, if nothing was confirmed since."""
+        return self.refused if profile == self.profile else None
 
     def wire(self) -> dict[str, Any]:
         """Give it as health reports it, with the shape, which is this process's."""
@@ -90,13 +96,25 @@ class Worker:
         """Hand over the credential, on standard input; this is the first it ever holds."""
         self.confined.entrust(json.dumps({"credential": credential}).encode() + b"\n")
 
-    async def serve(self, run: Run) -> Ending:
-        """Watch the process to its end, or to the run's wall clock; nothing of it is left when this returns."""
+    async def serve(self, run: Run, *, grace: float) -> Ending:
+        """Watch the process to its end, or to the run's wall clock; nothing of it is left when this returns.
+
+        A run that is to end is given `grace` seconds to come to its next step and leave, then it is killed.
+        """
         try:
             async with asyncio.timeout(run.terms.ceilings.wall_clock_secs):
-                ended = await self.confined.wait()
+                ended = await self._ended(run, grace)
         except TimeoutError:
             ended = await self.confined.stop("wall_clock")
         except asyncio.CancelledError:
             ended = await self.confined.stop("daemon")
         return Ending(ended.clean, ended.wire(), ended.killed, self.confined.stderr)
+
+    async def _ended(self, run: Run, grace: float) -> Exit:
+        waiting = asyncio.ensure_future(self.confined.wait())
+        try:
+            await run.until_ending(waiting)
+        finally:
+            if not waiting.done():
+                waiting.cancel()
+        return await self.confined.stop("stop", grace=grace)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import structlog
 
@@ -23,14 +23,31 @@ if TYPE_CHECKING:
 
     from bwrap.plan import Plan
     from spl.kernel.admission import Slot
-    from spl.kernel.kernel import Kernel, Start
+    from spl.kernel.kernel import Kernel
     from spl.kernel.principals import Principal
-    from spl.kernel.runs import Run, Terms
+    from spl.kernel.runs import Run
+    from spl.kernel.terms import Start, Terms
+    from spl.kernel.usage import Place
     from spl.transports.sandboxed import Sandbox, Worker
 
 _RETRY_SECONDS, _RETRY_MOST_SECONDS = 1.0, 30.0
 
 _log = structlog.get_logger("spl.transports")
+
+Json = dict[str, Any]
+
+
+class Room(NamedTuple):
+    """The places there are for sandboxed runs that take `each` bytes, or the layer that none can be had for."""
+
+    each: int
+    capacity: int
+    available: int
+    refused: LayerError | None = None
+
+    def wire(self) -> Json:
+        """Give the places as health and a preview name them."""
+        return {"admission_capacity": self.capacity, "admission_available": self.available}
 
 
 class Transports:
@@ -41,10 +58,13 @@ class Transports:
     `isolation` is what the last worker showed of this host.
     """
 
-    def __init__(self, kernel: Kernel, sandbox: Sandbox | LayerError, *, credential_grace: float) -> None:
+    def __init__(
+        self, kernel: Kernel, sandbox: Sandbox | LayerError, *, credential_grace: float, run_grace: float
+    ) -> None:
         self._kernel = kernel
         self._sandbox = sandbox
         self._credential_grace = credential_grace
+        self._run_grace = run_grace
         self.isolation = Isolation([])
         self._runs: set[asyncio.Task[None]] = set()
         self._starts: set[asyncio.Task[Run]] = set()
@@ -53,16 +73,58 @@ class Transports:
     async def start(self, principal: Principal, start: Start) -> Run:
         """Start a run; it goes on whatever becomes of the request that asked for it.
 
-        Raises what `Kernel.terms` raises, `AdmissionCeiling`, `IsolationUnavailable`, `StoreUnavailable`.
+        Raises what `Kernel.terms` and `Kernel.take_place` raise, `AdmissionCeiling`, `IsolationUnavailable` and
+        `StoreUnavailable`.
         """
         if self._stopping:
-            raise StoreUnavailable("the daemon is stopping and starts nothing more")
+            raise _stopping()
         terms = self._kernel.terms(principal, start)
-        starting = self._in_process(terms) if terms.profile is None else self._sandboxed(terms, terms.profile)
-        task: asyncio.Task[Run] = asyncio.create_task(starting)
+        task: asyncio.Task[Run] = asyncio.create_task(self._start(terms, self._kernel.take_place(terms)))
         self._starts.add(task)
         task.add_done_callback(self._starts.discard)
         return await asyncio.shield(task)
+
+    async def preview(self, principal: Principal, start: Start) -> Json:
+        """Give the terms that a start would have, and each refusal it would meet; nothing is started or written.
+
+        Raises what `Kernel.terms` raises: who may not start such a run is not told of it either.
+        """
+        terms = self._kernel.terms(principal, start)
+        refusals = self._kernel.usage.refusals(terms.actor, self._kernel.tier_of(terms.actor))
+        if self._stopping:
+            refusals.append(_stopping())
+        room = None
+        if terms.profile is not None:
+            room = await self.room(terms.profile)
+            refused = room.refused or self.isolation.refuses(terms.profile)
+            if refused is not None:
+                refusals.append(_unavailable(refused))
+            elif not room.available:
+                refusals.append(self._kernel.admission.refusal(room.each))
+        return {
+            "object": "preview",
+            **terms.wire(),
+            "admission": None if room is None else room.wire(),
+            "would_start": not refusals,
+            "refusals": [refusal.wire() for refusal in refusals],
+        }
+
+    async def room(self, profile: str, *, seconds: float | None = None) -> Room:
+        """Give how many sandboxed runs of a profile fit, and how many more now, or the layer none can be had for.
+
+        With `seconds`, a profile that takes longer to look through is taken as it was.
+        """
+        try:
+            if isinstance(self._sandbox, LayerError):
+                raise self._sandbox
+            plans = self._sandbox.plans
+            plan = await (plans.plan(profile) if seconds is None else plans.latest(profile, seconds=seconds))
+            if isinstance(plan, LayerError):
+                raise plan
+        except LayerError as error:
+            return Room(0, 0, 0, error)
+        each = plan.worst_case
+        return Room(each, self._kernel.admission.capacity(each), self._kernel.admission.available(each))
 
     async def stop(self) -> None:
         """End every run and wait until each has its outcome and no worker is left."""
@@ -72,13 +134,22 @@ class Transports:
             task.cancel()
         await asyncio.gather(*self._runs, return_exceptions=True)
 
-    async def _in_process(self, terms: Terms) -> Run:
+    async def _start(self, terms: Terms, place: Place) -> Run:
+        try:
+            if terms.profile is None:
+                return await self._in_process(terms, place)
+            return await self._sandboxed(terms, terms.profile, place)
+        except BaseException:
+            place.release(started=terms.thread in self._kernel.live)
+            raise
+
+    async def _in_process(self, terms: Terms, place: Place) -> Run:
         run = await self._kernel.open(terms)
-        self._watch(self._see_through(run, in_process.drive(run), None))
+        self._watch(self._see_through(run, in_process.drive(run, grace=self._run_grace), place))
         _log.info("running in process", thread=terms.thread)
         return run
 
-    async def _sandboxed(self, terms: Terms, profile: str) -> Run:
+    async def _sandboxed(self, terms: Terms, profile: str, place: Place) -> Run:
         async with self._refusing(terms):
             if isinstance(self._sandbox, LayerError):
                 raise self._sandbox
@@ -92,7 +163,7 @@ class Transports:
             self.isolation = Isolation.of(worker)
         wall_clock = terms.ceilings.wall_clock_secs
         seconds = None if wall_clock is None else wall_clock + self._credential_grace
-        self._watch(self._see_through(run, worker.serve(run), slot))
+        self._watch(self._see_through(run, worker.serve(run, grace=self._run_grace), place, slot))
         try:
             worker.entrust(self._kernel.credentials.mint(run, worker.holder(), seconds=seconds))
         except BaseException:
@@ -123,16 +194,14 @@ class Transports:
             refusal = error
             if terms.profile is not None and not isinstance(self._sandbox, LayerError):
                 refusal = self._sandbox.plans.told(terms.profile, error)
-            self.isolation = Isolation([], refusal)
+            self.isolation = Isolation([], refusal, terms.profile)
             _log.error("sandboxed start refused", actor=terms.actor, **refusal.wire())
             await self._kernel.refuse(terms, refusal.wire())
-            raise IsolationUnavailable(
-                f"the layer {refusal.layer} cannot be confirmed: "
-                f"expected {refusal.expected}, observed {refusal.observed}",
-                **refusal.wire(),
-            ) from None
+            raise _unavailable(refusal) from None
 
-    async def _see_through(self, run: Run, loop: Coroutine[Any, Any, Ending], slot: Slot | None) -> None:
+    async def _see_through(
+        self, run: Run, loop: Coroutine[Any, Any, Ending], place: Place, slot: Slot | None = None
+    ) -> None:
         thread = run.terms.thread
         try:
             ending = await loop
@@ -143,6 +212,7 @@ class Transports:
             _log.exception("a loop failed by a fault of the daemon's own", thread=thread)
             ending = Ending(clean=False, said="A fault of the daemon's own.")
         finally:
+            place.release()
             if slot is not None:
                 slot.release()
         try:
@@ -176,3 +246,15 @@ class Transports:
         task = asyncio.create_task(run)
         self._runs.add(task)
         task.add_done_callback(self._runs.discard)
+
+
+def _stopping() -> StoreUnavailable:
+    return StoreUnavailable("the daemon is stopping and starts nothing more")
+
+
+def _unavailable(refusal: LayerError) -> IsolationUnavailable:
+    return IsolationUnavailable(
+        f"the layer {refusal.layer} cannot be confirmed: "
+        f"expected {refusal.expected}, observed {refusal.observed}",
+        **refusal.wire(),
+    )

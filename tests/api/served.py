@@ -29,7 +29,10 @@ if TYPE_CHECKING:
     from spl.kernel.runs import Run
 
 TOKEN = "spl_test_op_secret"
+ROTATED = "spl_test_op_another"
 LIMIT = 20_000
+RUN_GRACE = 0.1
+"""Seconds; nothing that is tested here comes to its next step by itself."""
 LAYER = {"layer": "network", "expected": "loopback alone", "observed": "eth0", "remedy": "mend the kernel"}
 
 
@@ -116,6 +119,37 @@ class Served:
             writer.close()
             await writer.wait_closed()
 
+    async def hold(self, path: str, body: object, bearer: str) -> Callable[[], Awaitable[bytes]]:
+        """Begin a POST and hold its body back; gives what sends it and gives the whole answer."""
+        raw = json.dumps(body).encode()
+        head = (
+            f"POST {path} HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {bearer}\r\n"
+            f"Expect: 100-continue\r\nConnection: close\r\nContent-Length: {len(raw)}\r\n\r\n"
+        )
+        reader, writer = await asyncio.open_connection("127.0.0.1", self.port)
+        writer.write(head.encode())
+        # It is said once the application has been called, which looks at the bearer before all else.
+        assert (await reader.readuntil(b"\r\n\r\n")).startswith(b"HTTP/1.1 100 ")
+
+        async def send() -> bytes:
+            writer.write(raw)
+            try:
+                return await asyncio.wait_for(reader.read(), 20)
+            finally:
+                writer.close()
+                await writer.wait_closed()
+
+        return send
+
+    async def member(self, label: str = "mia", *scopes: str) -> str:
+        """Add a member, with these scopes or those that every member has; gives its token."""
+        asked = {"label": label, **({"scopes": scopes} if scopes else {})}
+        return str((await self.ask("POST", "/v1/members", asked)).json["token"])
+
+    async def token(self, *scopes: str) -> str:
+        """Make another token of the operator's; gives it."""
+        return str((await self.ask("POST", "/v1/tokens", {"scopes": scopes})).json["token"])
+
     def entrust(self, run: Run) -> str:
         """Mint a run's credential for this very process."""
         made_at = time.monotonic()
@@ -128,13 +162,14 @@ class Served:
 async def serving(folder: Path, *replies: dict[str, Any], **options: Any) -> AsyncIterator[Served]:
     """Serve an instance on a host where no worker can be confined."""
     async with instance(folder, *replies, **options) as here:
-        transports = Transports(here.kernel, LayerError(**LAYER), credential_grace=30)
+        transports = Transports(here.kernel, LayerError(**LAYER), credential_grace=30, run_grace=RUN_GRACE)
 
         async def health() -> dict[str, Any]:
             return {"work_loop": {"transport": here.kernel.config.transport}}
 
         profiles = Profiles(Library(own=folder / "profiles"), LayerError(**LAYER))
-        api = OperatorApi(here.kernel, transports, profiles, Authenticator(OPERATOR, TOKEN), health)
+        authenticator = Authenticator(OPERATOR, TOKEN, here.kernel.members, rotated=lambda: ROTATED)
+        api = OperatorApi(here.kernel, transports, profiles, authenticator, health)
         app = api.app(max_body_bytes=LIMIT)
         doors = worker_app(here.kernel.credentials, max_body_bytes=LIMIT)
         tcp = bind_tcp("127.0.0.1", 0)

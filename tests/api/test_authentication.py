@@ -1,10 +1,14 @@
 from __future__ import annotations
 
+import os
 from typing import TYPE_CHECKING
 
 import pytest
+from starlette.requests import Request
 
-from spl.api.authentication import bearer
+from spl.api.authentication import Authenticator, bearer
+from spl.api.peer import Peer, peer
+from spl.errors import Unauthenticated
 from tests.api.served import TOKEN, Served, serve
 from tests.kernel.instance import OPERATOR
 
@@ -57,6 +61,33 @@ def test_a_wrong_bearer_is_refused_wherever_it_is_presented(tmp_path: Path, head
             assert TOKEN not in answer.json["message"]
 
     serve(tmp_path, talk)
+
+
+@pytest.mark.claim("M1")
+def test_without_a_bearer_only_the_daemons_own_user_on_a_unix_socket_is_the_operator(tmp_path: Path) -> None:
+    async def talk(served: Served) -> None:
+        authenticator = Authenticator(OPERATOR, TOKEN, served.here.kernel.members, rotated=lambda: "")
+        request = Request({"type": "http", "headers": []})
+        uid = os.geteuid()
+        assert authenticated(authenticator, request, Peer("unix", 1, uid, uid, 0)) == OPERATOR
+        for other in (
+            Peer("unix", 1, uid + 1, uid, 0),
+            Peer("tcp", None, None, None, 0),
+            Peer("tcp", 1, uid, uid, 0),
+        ):
+            with pytest.raises(Unauthenticated):
+                authenticated(authenticator, request, other)
+
+    serve(tmp_path, talk)
+
+
+def authenticated(authenticator: Authenticator, request: Request, other: Peer) -> str:
+    """Give whom a peer is taken for."""
+    token = peer.set(other)
+    try:
+        return authenticator.principal(request).actor
+    finally:
+        peer.reset(token)
 
 
 def test_a_refused_write_or_start_writes_nothing(tmp_path: Path) -> None:

@@ -1,18 +1,30 @@
 from __future__ import annotations
 
+import asyncio
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from spl.api.authentication import Authenticator
+from spl.api.operator import OperatorApi
 from spl.kernel import names
-from spl.kernel.principals import Principal
 from tests.api.served import LAYER, Served, serve
-from tests.kernel.instance import MEMBER, MEMBERS, NOTE, OPERATOR, TRANSPORT, says
+from tests.kernel.instance import (
+    ADMINISTRATOR,
+    MEMBER,
+    MEMBERS,
+    MIA,
+    NED,
+    NOTE,
+    OPERATOR,
+    TRANSPORT,
+    instance,
+    says,
+)
 
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from spl.records.record import Record
     from tests.api.served import Answer
 
 CONFIG_BODY = {"kind": names.CONFIG, "topic": TRANSPORT, "transport": "sandboxed"}
@@ -29,7 +41,9 @@ CORE_KINDS = [
     names.REFUSAL,
     "core.work.note.v1",
     "core.work.observation.v1",
-    "core.engine.tier.v1",
+    names.MEMBER,
+    names.TOKEN,
+    "core.engine.tier.v2",
     "core.engine.config.v2",
     "core.made.up.v1",
 ]
@@ -433,7 +447,8 @@ def test_a_member_with_a_typo_stays_sandboxed_and_is_refused_by_layer_where_none
         ({"actor": names.ENGINE}, (422, "INVALID_BODY")),
         ({"actor": "did:sync:user:a/b"}, (422, "INVALID_BODY")),
         ({"model": ""}, (422, "INVALID_BODY")),
-        ({"tools": ["bash"]}, (422, "INVALID_BODY")),
+        ({"tools": ["launch_rocket"]}, (422, "INVALID_BODY")),
+        ({"tools": ["bash"], "actor": MEMBER}, (422, "INVALID_BODY")),
         ({"tools": "record_note"}, (422, "INVALID_BODY")),
         ({"tools": [""]}, (422, "INVALID_BODY")),
         ({"tools": ["record_note"] * 101}, (422, "INVALID_BODY")),
@@ -459,7 +474,7 @@ def test_a_fault_of_our_own_is_answered_without_its_text_and_logged(
         async def broken(**_: object) -> None:
             raise RuntimeError("secret detail")
 
-        served.here.kernel.rows = broken  # type: ignore[method-assign, assignment]
+        served.here.kernel.rows.page = broken  # type: ignore[method-assign, assignment]
         answer = await served.ask("GET", "/v1/runs")
         assert answer.refusal == (500, "INTERNAL")
         assert b"secret detail" not in answer.body
@@ -530,6 +545,56 @@ def test_a_page_of_large_records_ends_early_and_is_read_on_where_it_ended(
     serve(tmp_path, talk)
 
 
+def test_a_page_of_runs_with_long_goals_ends_early_and_is_read_on_where_it_ended(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("spl.api.operator.PAGE_BYTES", 30_000)
+
+    async def talk(served: Served) -> None:
+        opened = [await served.here.open(goal="x" * 10_000) for _ in range(7)]
+        read: list[str] = []
+        since, pages, more = 0, 0, True
+        while more:
+            page = (await served.ask("GET", f"/v1/runs?since={since}")).json
+            read += [each["thread"] for each in page["data"]]
+            since, pages, more = page["data"][-1]["sequence"], pages + 1, page["has_more"]
+        assert (read, pages) == ([each.terms.thread for each in opened], 3)
+
+    serve(tmp_path, talk)
+
+
+def test_of_members_listings_four_are_made_at_once_and_the_operators_waits_for_none(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def run() -> None:
+        async with instance(tmp_path) as here:
+            going, most, opened = 0, 0, asyncio.Event()
+            select = here.store.select
+
+            async def gated(**query: Any) -> list[Record]:
+                nonlocal going, most
+                going += 1
+                most = max(most, going)
+                await opened.wait()
+                try:
+                    return await select(**query)
+                finally:
+                    going -= 1
+
+            monkeypatch.setattr(here.store, "select", gated)
+            api: Any = OperatorApi(here.kernel, *[None] * 4)  # type: ignore[arg-type]
+            asked = [api._listing(whose, 0, 10, thread=None) for whose in (*[MIA, NED] * 6, ADMINISTRATOR)]
+            listings = [asyncio.create_task(each) for each in asked]
+            # Each has come as far as it may by the time that a task made after all of them has had its turn.
+            await asyncio.create_task(asyncio.sleep(0))
+            assert going == 5
+            opened.set()
+            assert [answer.status_code for answer in await asyncio.gather(*listings)] == [200] * 13
+            assert most == 5
+
+    asyncio.run(run())
+
+
 @pytest.mark.claim("T2")
 def test_no_clock_can_be_used_that_would_let_no_configuration_follow(tmp_path: Path) -> None:
     async def talk(served: Served) -> None:
@@ -572,18 +637,6 @@ def test_profiles_are_listed_and_each_is_described(tmp_path: Path) -> None:
         assert unusable.refusal == (422, "PROFILE_INVALID")
         assert unusable.json["file"].endswith("own.toml")
         assert (await served.ask("GET", "/v1/profiles?x=1")).refusal == (422, "INVALID_BODY")
-
-    serve(tmp_path, talk)
-
-
-@pytest.mark.parametrize("path", ["/v1/profiles", "/v1/profiles/worker"])
-def test_profiles_are_for_those_who_may_choose_one(tmp_path: Path, path: str) -> None:
-    async def talk(served: Served) -> None:
-        assert (await served.ask("GET", path, bearer=None)).refusal == (401, "UNAUTHENTICATED")
-        scopes = frozenset(("records:read", "records:write", "work:run"))
-        with pytest.MonkeyPatch.context() as patched:
-            patched.setattr(Authenticator, "principal", lambda *_: Principal(MEMBER, scopes))
-            assert (await served.ask("GET", path)).refusal == (403, "SCOPE_DENIED")
 
     serve(tmp_path, talk)
 

@@ -7,7 +7,7 @@ from starlette.requests import Request
 
 from spl.api.requests import RecordBody, StartBody, page, query
 from spl.errors import InvalidBody
-from spl.kernel.kernel import Start
+from spl.kernel.terms import Start
 
 
 def asked(text: str) -> Request:

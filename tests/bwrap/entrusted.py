@@ -27,6 +27,7 @@ ANSWERS: list[tuple[str, dict[str, Any]]] = [
         "run",
         {
             "opening": [{"role": "user", "content": "Go."}],
+            "mark": "ab12",
             "tools": [
                 {"name": "calculate", "domain": "sandboxed"},
                 {"name": "record_note", "domain": "mediated"},

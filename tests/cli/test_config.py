@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -29,7 +29,9 @@ def _routes(daemon: Daemon) -> None:
 def test_config_show_tells_what_is_in_force_beside_what_was_written(spl: Spl, daemon: Daemon) -> None:
     shown = json.loads(spl("config", "show").stdout)
     assert shown == {"object": "config", "work_loop": WORK_LOOP, "records": [RECORD]}
-    assert daemon.requests[1].query["thread"] == "th_engine_config"
+    # What others write to that thread configures nothing.
+    query = daemon.requests[1].query
+    assert (query["thread"], query["actor"]) == ("th_engine_config", "did:sync:system:engine")
     table = spl("config", "show", "-o", "table").stdout
     assert ["work_loop.transport", "in_process"] in [line.split() for line in table.splitlines()]
     assert '4         work_loop_transport  {"transport": "sandboxed"}' in table
@@ -80,18 +82,53 @@ def test_a_choice_is_one_record_and_what_the_daemon_took_is_printed(
     assert written["body"] == {"kind": "core.engine.config.v1", **said}
 
 
-def test_config_show_tells_the_newest_record_of_each_topic_and_tier_alone(spl: Spl, daemon: Daemon) -> None:
-    said = [
-        {"topic": "work_loop_profile", "profile": "worker"},
-        {"topic": "work_loop_profile", "profile": "strict", "tier": "trial"},
-        {"topic": "work_loop_profile", "profile": "own"},
-        {"topic": "admission_capacity", "capacity": 1},
-        {"topic": "work_loop_profile", "profile": "strict"},
+@pytest.mark.parametrize(
+    ("said", "newest"),
+    [
+        (
+            [
+                {"topic": "work_loop_profile", "profile": "worker"},
+                {"topic": "work_loop_profile", "profile": "strict", "tier": "trial"},
+                {"topic": "work_loop_profile", "profile": "own"},
+                {"topic": "admission_capacity", "capacity": 1},
+                {"topic": "work_loop_profile", "profile": "strict"},
+            ],
+            [2, 4, 5],
+        ),
+        (
+            [
+                {"topic": "actor_tier", "actor": "did:sync:user:a", "tier": "paid"},
+                {"topic": "actor_tier", "actor": "did:sync:user:b", "tier": "paid"},
+                {"topic": "actor_tier", "actor": "did:sync:user:a", "tier": "team"},
+                {"topic": "permission_rule", "name": "one", "expression": "true"},
+                {"topic": "permission_rule", "name": "two", "expression": "true"},
+                {"topic": "permission_rule", "name": "one", "expression": None},
+            ],
+            [2, 3, 5, 6],
+        ),
+        (
+            [
+                {"kind": "core.engine.tier.v1", "tier": "trial", "max_turns": 3},
+                {"kind": "core.engine.tier.v1", "tier": "trial", "max_turns": 4, "daily_runs": 5},
+                {"kind": "core.engine.tier.v1", "tier": "paid", "max_turns": 3},
+                {"kind": "core.engine.tier.v1", "tier": "trial", "max_turns": None},
+            ],
+            [2, 3, 4],
+        ),
+    ],
+    ids=["profiles", "actors and rules", "tiers"],
+)
+def test_config_show_tells_the_newest_record_of_each_thing_decided_alone(
+    spl: Spl, daemon: Daemon, said: list[dict[str, Any]], newest: list[int]
+) -> None:
+    data = [
+        {"object": "record", "sequence": at, "body": {"kind": "core.engine.config.v1", **body}}
+        for at, body in enumerate(said, 1)
     ]
-    data = [{"object": "record", "sequence": at, "body": body} for at, body in enumerate(said, 1)]
     daemon.routes["GET /v1/records"] = {"object": "list", "data": data, "has_more": False}
     shown = json.loads(spl("config", "show").stdout)
-    assert [record["sequence"] for record in shown["records"]] == [2, 4, 5]
+    assert [record["sequence"] for record in shown["records"]] == newest
+    assert spl("config", "show", "-o", "table").returncode == 0
 
 
 def test_what_lint_says_of_a_profile_that_was_chosen_is_told_on_standard_error(

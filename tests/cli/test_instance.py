@@ -69,18 +69,6 @@ def test_init_in_an_unsafe_home_writes_nothing(spl: Spl, tmp_path: Path) -> None
     assert list(path.iterdir()) == []
 
 
-def test_token_show_prints_the_token_and_nothing_else_without_a_daemon(spl: Spl, home: Home) -> None:
-    token = home.ensure_token("alice")
-    assert spl("token", "show").stdout == f"{token}\n"
-    assert json.loads(spl("token", "show", "-o", "json").stdout) == {"token": token}
-
-
-def test_token_show_without_a_token_says_that_no_daemon_has_run(spl: Spl) -> None:
-    refused = spl("token", "show")
-    assert (refused.returncode, refused.stdout) == (DaemonUnreachable.exit_status, "")
-    assert "no daemon has run in this home" in refused.stderr
-
-
 def test_stop_waits_until_the_daemon_has_ended(spl: Spl, home: Home, holder: subprocess.Popen[str]) -> None:
     stopped = spl("stop")
     assert (stopped.returncode, json.loads(stopped.stdout)) == (0, {"stopped": holder.pid})

@@ -30,9 +30,13 @@ LEAVES = {tuple(name.split()[1:]): command for name, command in leaves()}
 
 def test_the_commands_are_those_of_the_contract() -> None:
     assert [" ".join(path) for path in LEAVES] == [
-        "init", "serve", "stop", "status", "doctor", "run", "runs list", "runs show", "know", "thread records",
-        "token show", "profile lint", "profile list", "profile render", "profile show", "profile try",
-        "config set-capacity", "config set-profile", "config set-transport", "config show",
+        "init", "serve", "stop", "status", "doctor", "run", "runs list", "runs show", "runs stop", "know",
+        "thread records", "why", "member add", "member list", "member revoke", "token list", "token mint",
+        "token revoke", "token rotate", "token show", "profile lint", "profile list", "profile render",
+        "profile show", "profile try", "config add-permission-rule", "config disable-permission-rule",
+        "config enable-permission-rule", "config list-rules", "config list-tiers",
+        "config remove-permission-rule", "config set-actor-tier", "config set-capacity", "config set-profile",
+        "config set-tier", "config set-transport", "config show", "config unset-actor-tier",
         "config unset-capacity", "config unset-profile", "version",
     ]  # fmt: skip
 
@@ -173,8 +177,9 @@ def test_a_reader_that_has_gone_ends_a_command_quietly(
     ("words", "expected"),
     [
         ("spl st", {"stop", "status"}),
-        ("spl runs ", {"list", "show"}),
+        ("spl runs ", {"list", "show", "stop"}),
         ("spl config set-transport s", {"sandboxed"}),
+        ("spl config set-tier trial --reset max", {"max-turns"}),
     ],
 )
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
@@ -216,7 +221,7 @@ def test_a_full_standard_output_is_an_error_that_is_said(
     assert "Traceback" not in ended.stderr
 
 
-@pytest.mark.parametrize("group", ["config", "profile", "runs", "thread", "token"])
+@pytest.mark.parametrize("group", ["config", "member", "profile", "runs", "thread", "token"])
 def test_what_a_group_says_of_each_of_its_commands_is_said_whole(spl: Spl, group: str) -> None:
     listed = spl(group, "--help").stdout.partition("\nCommands:\n")[2].splitlines()
     assert listed

@@ -1,11 +1,15 @@
 from __future__ import annotations
 
 import json
+import signal
+import subprocess
+import sys
+import threading
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from spl.errors import AdmissionCeiling, RunNotCompleted, RunNotFound
+from spl.errors import AdmissionCeiling, RunFinished, RunNotCompleted, RunNotFound
 from tests.server import error
 
 if TYPE_CHECKING:
@@ -13,6 +17,7 @@ if TYPE_CHECKING:
     from tests.server import Daemon, Request
 
 START = "POST /v1/work/loop"
+PREVIEW = "POST /v1/work/loop/preview"
 ROW = "GET /v1/runs/th_run_1"
 
 
@@ -91,3 +96,67 @@ def test_a_thread_without_a_run_is_not_found_and_stays_one_segment(
     quoted = thread.replace("/", "%2F").replace("?", "%3F").replace("#", "%23")
     daemon.routes[f"GET /v1/runs/{quoted}"] = refuse
     assert spl("runs", "show", thread).returncode == RunNotFound.exit_status
+
+
+def test_a_preview_says_what_a_start_would_be_and_starts_nothing(spl: Spl, daemon: Daemon) -> None:
+    told = {"object": "preview", "goal": "g", "transport": "sandboxed", "would_start": True, "refusals": []}
+    daemon.routes[PREVIEW] = told
+    ended = spl("run", "--preview", "g", "--max-turns", "3")
+    assert (ended.returncode, json.loads(ended.stdout), ended.stderr) == (0, told, "")
+    assert (daemon.asked(), daemon.requests[0].body) == ([PREVIEW], {"goal": "g", "max_turns": 3})
+
+
+def test_a_preview_of_a_start_that_would_be_refused_ends_as_the_start_would(spl: Spl, daemon: Daemon) -> None:
+    refusals = [
+        error(503, "ADMISSION_CEILING", "4 of 4\x1b[2J runs are live"),
+        error(503, "ISOLATION_UNAVAILABLE", "x"),
+    ]
+    daemon.routes[PREVIEW] = {"object": "preview", "would_start": False, "refusals": refusals}
+    ended = spl("run", "--preview", "g", "-o", "json")
+    assert ended.returncode == AdmissionCeiling.exit_status
+    assert len(json.loads(ended.stdout)["refusals"]) == 2
+    said, document = ended.stderr.splitlines()
+    assert said.startswith(r"spl: ADMISSION_CEILING: 4 of 4\x1b[2J runs are live; ")
+    assert json.loads(document)["code"] == "ADMISSION_CEILING"
+
+
+def test_a_run_is_told_to_stop(spl: Spl, daemon: Daemon) -> None:
+    taken = {"object": "event", "type": "stop", "thread": "th_run_1"}
+    daemon.routes["POST /v1/runs/th_run_1/events"] = taken
+    ended = spl("runs", "stop", "th_run_1")
+    assert (ended.returncode, json.loads(ended.stdout)) == (0, taken)
+    assert daemon.requests[0].body == {"type": "stop"}
+
+
+@pytest.mark.parametrize("kind", [RunFinished, RunNotFound])
+def test_what_is_no_run_that_goes_on_cannot_be_stopped(
+    spl: Spl, daemon: Daemon, kind: type[RunFinished | RunNotFound]
+) -> None:
+    daemon.routes["POST /v1/runs/th_run_1/events"] = error(kind.status, kind.code, "no")
+    ended = spl("runs", "stop", "th_run_1")
+    assert (ended.returncode, ended.stdout) == (kind.exit_status, "")
+
+
+def test_an_interrupt_ends_the_waiting_and_says_how_to_stop_the_run(
+    daemon: Daemon, environ: dict[str, str]
+) -> None:
+    asked = threading.Event()
+    told = row("running", thread="th_run_\x1b[2J")
+
+    def going_on(request: Request) -> Any:
+        asked.set()
+        return told
+
+    watched = "GET /v1/runs/th_run_%1B%5B2J"
+    daemon.routes |= {START: told, watched: going_on}
+    command = [sys.executable, "-m", "spl.cli.main", "run", "g"]
+    with subprocess.Popen(
+        command, env=environ, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as process:
+        assert asked.wait(30)
+        process.send_signal(signal.SIGINT)
+        stdout, stderr = process.communicate(timeout=30)
+    assert (process.returncode, stdout) == (130, "")
+    assert r"spl: run: the run goes on; 'spl runs stop th_run_\x1b[2J' stops it" in stderr
+    assert "\x1b" not in stderr
+    assert set(daemon.asked()) == {START, watched}

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tests.end_to_end.daemon import Shape
+from tests.end_to_end.model import Model
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -56,6 +57,14 @@ def home() -> Iterator[Path]:
         yield folder / "home"
     finally:
         shutil.rmtree(folder)
+
+
+@pytest.fixture
+def model(home: Path) -> Iterator[Model]:
+    """Give a model for the test to play."""
+    model = Model(home.with_name("model.sock"))
+    yield model
+    model.close()
 
 
 @pytest.fixture(scope="session")

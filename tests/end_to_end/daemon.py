@@ -50,24 +50,25 @@ class Daemon:
     @property
     def client(self) -> Client:
         """A client of its operator's socket; over TCP when the test is another user than the daemon."""
-        token = (self.home / "token").read_text().strip()
-        return Client(("127.0.0.1", self.port), bearer=token)
+        return self.client_of((self.home / "token").read_text().strip())
 
     def request(self, method: str, path: str, body: Json | None = None, **query: Any) -> Json:
         """Ask the daemon; raises the error it answers with."""
         return self.client.request(method, path, body, query=query)
 
+    def client_of(self, token: str) -> Client:
+        """Give a client of its TCP port for whoever holds a token."""
+        return Client(("127.0.0.1", self.port), bearer=token)
+
+    def configure(self, *, kind: str = "core.engine.config.v1", **said: object) -> None:
+        """Write configuration."""
+        where = {"thread": "th_engine_config", "actor": "did:sync:system:engine", "act": "LEARN"}
+        self.request("POST", "/v1/records", {**where, "body": {"kind": kind, **said}})
+
     def set_transport(self, transport: object, *, members: bool = False) -> None:
         """Write the transport into the configuration."""
         topic = "work_loop_transport_members" if members else "work_loop_transport"
-        body = {"kind": "core.engine.config.v1", "topic": topic, "transport": transport}
-        record = {
-            "thread": "th_engine_config",
-            "actor": "did:sync:system:engine",
-            "act": "LEARN",
-            "body": body,
-        }
-        self.request("POST", "/v1/records", record)
+        self.configure(topic=topic, transport=transport)
 
     def start(self, goal: str = VERIFY_GOAL, **fields: Any) -> Json:
         """Start a run; gives its row."""
@@ -133,6 +134,7 @@ class Shape:
     python: tuple[str, ...]
     environment: Mapping[str, str]
     starts_as: int | None = None
+    program: str = "spl.cli.main"
 
     def as_root_first(self) -> Shape:
         """Give the same shape for a prefix that needs root and becomes the shape's user itself."""
@@ -140,7 +142,7 @@ class Shape:
 
     def spl(self, *arguments: str) -> list[str]:
         """Give the command line of an `spl` command as this user."""
-        return [*self.python, "-m", "spl.cli.main", *arguments]
+        return [*self.python, "-m", self.program, *arguments]
 
     def run(self, *arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
         """Run an `spl` command as this user to its end."""
@@ -154,6 +156,30 @@ class Shape:
             text=True,
             capture_output=True,
             timeout=SECONDS,
+            check=False,
+        )
+
+    def shell(
+        self, home: Path, script: str, *, prefix: Sequence[str] = (), cwd: str = "/", **environment: str
+    ) -> subprocess.CompletedProcess[str]:
+        """Run a shell script as this user would, with `spl` on its path and this home as theirs.
+
+        `prefix` goes before it, and is root's.
+        """
+        folder = home.with_name("bin")
+        folder.mkdir(mode=0o755, exist_ok=True)
+        command = folder / "spl"
+        command.write_text(f'#!/bin/sh\nexec {" ".join(self.spl())} "$@"\n')
+        command.chmod(0o755)
+        path = f"{folder}:/usr/bin:/bin:/usr/sbin:/sbin"
+        become = ["setpriv", f"--reuid={self.uid}", f"--regid={self.uid}", "--clear-groups", "--"]
+        return subprocess.run(
+            [*prefix, *become, "sh", "-c", script],
+            env={**self.environment, "SPL_HOME": str(home), "PATH": path, **environment},
+            cwd=cwd,
+            text=True,
+            capture_output=True,
+            timeout=2 * SECONDS,
             check=False,
         )
 

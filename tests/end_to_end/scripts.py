@@ -11,7 +11,8 @@ if TYPE_CHECKING:
 NOTE: dict[str, Any] = {"name": "record_note", "arguments": {"text": "again"}}
 SUM: dict[str, Any] = {"name": "calculate", "arguments": {"expression": "6 * 7"}}
 BAD_SUM: dict[str, Any] = {"name": "calculate", "arguments": {"expression": "1 / 0"}}
-UNKNOWN: dict[str, Any] = {"name": "bash", "arguments": {"command": "id"}}
+UNKNOWN: dict[str, Any] = {"name": "launch_rocket", "arguments": {"to": "the moon"}}
+READ: dict[str, Any] = {"name": "read_thread", "arguments": {"thread": "th_of_nobody"}}
 
 
 def write(folder: Path, *replies: dict[str, Any]) -> str:
@@ -31,6 +32,11 @@ def calling(*calls: dict[str, Any]) -> dict[str, Any]:
 def saying(text: str) -> dict[str, Any]:
     """Give a reply that ends the run."""
     return {"text": text, "stop_reason": "end"}
+
+
+def bash(command: str) -> dict[str, Any]:
+    """Give a reply that calls for a command of the host's."""
+    return calling({"name": "bash", "arguments": {"command": command}})
 
 
 def endless(turns: int = 5000) -> list[dict[str, Any]]:

@@ -70,9 +70,7 @@ def places(daemon: Daemon) -> tuple[int, int]:
 
 
 def set_capacity(daemon: Daemon, capacity: int | None) -> None:
-    body = {"kind": "core.engine.config.v1", "topic": "admission_capacity", "capacity": capacity}
-    record = {"thread": "th_engine_config", "actor": "did:sync:system:engine", "act": "LEARN", "body": body}
-    daemon.request("POST", "/v1/records", record)
+    daemon.configure(topic="admission_capacity", capacity=capacity)
 
 
 def kill_worker(daemon: Daemon, thread: str) -> dict[str, Any]:

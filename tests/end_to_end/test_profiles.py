@@ -41,9 +41,7 @@ def write(shape: Shape, home: Path, text: str, name: str = "own") -> None:
 
 def choose(daemon: Daemon, profile: str | None, **tier: str) -> None:
     """Choose a profile for the runs that start from now on."""
-    body = {"kind": "core.engine.config.v1", "topic": "work_loop_profile", "profile": profile, **tier}
-    record = {"thread": "th_engine_config", "actor": "did:sync:system:engine", "act": "LEARN", "body": body}
-    daemon.request("POST", "/v1/records", record)
+    daemon.configure(topic="work_loop_profile", profile=profile, **tier)
 
 
 def run(daemon: Daemon, **fields: str) -> tuple[Json, Json]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from tests.end_to_end.daemon import Daemon, Shape
+    from tests.end_to_end.model import Model
 
 MEMBER = "did:sync:user:somebody"
 
@@ -50,11 +51,57 @@ def test_each_key_moves_its_own_runs_in_either_direction_without_a_restart(shape
 @pytest.mark.claim("T3", "T4")
 def test_a_typo_moves_nobody(hosted: Shape, home: Path) -> None:
     with hosted.daemon(home) as daemon:
+        # Away from the defaults first, so that it is the typo that is read, and not passed over.
+        daemon.set_transport("sandboxed")
+        daemon.set_transport("in_process", members=True)
         daemon.set_transport("sandboxd")
         daemon.set_transport("inprocess", members=True)
 
         assert in_force(daemon) == ("in_process", "sandboxed")
         assert (transport_of(daemon), transport_of(daemon, MEMBER)) == ("in_process", "sandboxed")
+
+
+@pytest.mark.claim("T1", "T6")
+def test_a_run_in_flight_keeps_its_transport_when_the_value_changes_in_either_direction(
+    shape: Shape, home: Path, model: Model
+) -> None:
+    with model.daemon(shape, home) as daemon:
+        began = []
+        for transport, flipped in (("in_process", "sandboxed"), ("sandboxed", "in_process")):
+            for members in (False, True):
+                daemon.set_transport(transport, members=members)
+                row = daemon.start("Go on.", **({"actor": MEMBER + transport} if members else {}))
+                began.append((row["thread"], transport, model.asked()))
+                daemon.set_transport(flipped, members=members)
+        for thread, transport, asked in began:
+            assert daemon.request("GET", f"/v1/runs/{thread}")["transport"] == transport
+            asked.answer(scripts.calling(scripts.NOTE))
+            model.asked().answer(scripts.saying("Done."))
+            row = daemon.finish(thread)
+            (outcome,) = daemon.bodies(thread, "core.work.loop_outcome.v1")
+            assert (row["transport"], outcome["transport"], row["state"]) == (transport, transport, "done")
+            assert len(daemon.bodies(thread, "core.work.isolation.v1")) == (transport == "sandboxed")
+
+
+@pytest.mark.claim("T5")
+def test_a_preview_names_the_transport_a_start_would_take_and_starts_nothing(
+    shape: Shape, home: Path
+) -> None:
+    def previewed(daemon: Daemon, **fields: str) -> Any:
+        before = daemon.request("GET", "/v1/engine/health")["records"]
+        said = daemon.request("POST", "/v1/work/loop/preview", {"goal": "Whatever.", **fields})
+        assert daemon.request("GET", "/v1/engine/health")["records"] == before
+        assert (said["would_start"], said["refusals"]) == (True, [])
+        return said["transport"]
+
+    with shape.daemon(home) as daemon:
+        for transport, members in (("sandboxed", "sandboxed"), ("in_process", "in_process")):
+            assert (previewed(daemon), previewed(daemon, actor=MEMBER)) == in_force(daemon)
+            daemon.set_transport(transport)
+            daemon.set_transport(members, members=True)
+        assert previewed(daemon, actor=MEMBER) == "in_process"
+        assert daemon.request("GET", "/v1/runs")["data"] == []
+        assert "running" not in "".join(daemon.log.lines)
 
 
 @pytest.mark.claim("T2")
@@ -100,8 +147,8 @@ def test_every_call_has_its_verdict_before_its_result_on_both_transports(
         ("tool_call", "calculate", None),
         ("tool_verdict", "calculate", "allow"),
         ("tool_result", "calculate", "ok"),
-        ("tool_call", "bash", None),
-        ("tool_verdict", "bash", "deny"),
+        ("tool_call", "launch_rocket", None),
+        ("tool_verdict", "launch_rocket", "deny"),
         ("tool_call", "calculate", None),
         ("tool_verdict", "calculate", "allow"),
         ("tool_result", "calculate", "error"),

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import json
-import subprocess
 from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.end_to_end.daemon import SECONDS, Shape
-
 if TYPE_CHECKING:
     from pathlib import Path
+
+    from tests.end_to_end.daemon import Shape
 
 # What a user types, word for word but for the wait: curl, jq and spl on port 9100 of a network of its own.
 VERIFY = r"""
@@ -53,29 +52,12 @@ os.execvp(sys.argv[1], sys.argv[1:])
 def test_the_verification_of_the_seed_ends_done_in_process_and_then_sandboxed(
     shape: Shape, home: Path
 ) -> None:
-    bin_folder = home.parent / "bin"
-    bin_folder.mkdir(mode=0o755)
-    command = bin_folder / "spl"
-    command.write_text(f'#!/bin/sh\nexec {" ".join(shape.spl())} "$@"\n')
-    command.chmod(0o755)
     work = home.parent / "work"
     work.mkdir(mode=0o777)
     work.chmod(0o777)
     # The network of its own is made by root; the user in it is the shape's.
-    become = ["setpriv", f"--reuid={shape.uid}", f"--regid={shape.uid}", "--clear-groups", "--"]
-    done = subprocess.run(
-        ["unshare", "-n", "/usr/bin/python3", "-c", LOOPBACK, *become, "sh", "-c", VERIFY],
-        env={
-            **shape.environment,
-            "SPL_HOME": str(home),
-            "PATH": f"{bin_folder}:/usr/bin:/bin:/usr/sbin:/sbin",
-        },
-        cwd=work,
-        text=True,
-        capture_output=True,
-        timeout=2 * SECONDS,
-        check=False,
-    )
+    prefix = ["unshare", "-n", "/usr/bin/python3", "-c", LOOPBACK]
+    done = shape.shell(home, VERIFY, prefix=prefix, cwd=str(work))
 
     said = done.stderr + (work / "serve.err").read_text()
     assert done.returncode == 0, said

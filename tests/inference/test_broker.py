@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from spl.errors import ProviderFailed, StoreUnavailable
-from spl.inference.broker import ID_LIMIT, Broker, BudgetExhausted, Charged
+from spl.inference.broker import CALLS_MOST, ID_LIMIT, TOKENS_MOST, Broker, BudgetExhausted, Charged
 from spl.inference.model import Call, Reply, Request, Usage
 
 if TYPE_CHECKING:
@@ -44,7 +44,12 @@ class PaidProvider:
 
 def infer(provider: Provider, remaining: str | None = "1", model: str | None = None) -> Charged:
     remaining_usd = None if remaining is None else Decimal(remaining)
-    return asyncio.run(Broker(provider).infer(replace(REQUEST, model=model), remaining_usd=remaining_usd))
+    told: list[Charged] = []
+    charged = asyncio.run(
+        Broker(provider).infer(replace(REQUEST, model=model), remaining_usd=remaining_usd, charge=told.append)
+    )
+    assert told == [charged]
+    return charged
 
 
 def test_a_reply_costs_its_tokens_at_the_price_of_a_million() -> None:
@@ -103,21 +108,41 @@ def reply_with(**changes: Any) -> Reply:
         (reply_with(calls=(call(arguments={"n": math.nan}),)), "not JSON"),
         (reply_with(calls=(call(arguments={"n": b""}),)), "not JSON"),
         (reply_with(calls=(call(arguments={"n": "\ud800"}),)), "not JSON"),
+        (reply_with(calls=tuple(call(id=str(n)) for n in range(CALLS_MOST + 1))), "more than 128 calls"),
         (reply_with(text="\ud800"), "not JSON"),
         (reply_with(text=None), "text is not a string"),
         (reply_with(stop_reason="tired"), "stop reason is not known"),
-        (reply_with(usage=Usage(-1, 0)), "usage is negative"),
     ],
 )
-def test_a_malformed_reply_is_a_provider_that_failed(reply: Reply, why: str) -> None:
+def test_a_malformed_reply_is_a_provider_that_failed_and_is_paid(reply: Reply, why: str) -> None:
+    told: list[Charged] = []
+    broker = Broker(PaidProvider(reply))
     with pytest.raises(ProviderFailed, match="the provider 'paid' gave a malformed reply") as raised:
-        infer(PaidProvider(reply))
+        asyncio.run(broker.infer(REQUEST, remaining_usd=None, charge=told.append))
 
     assert why in raised.value.message
+    assert [charged.cost_usd for charged in told] == [Decimal("0.006")]
 
 
-def test_ids_of_just_the_limit_and_several_calls_are_well_formed() -> None:
-    reply = replace(REPLY, calls=(call(id="x" * ID_LIMIT), call(id="y")))
+@pytest.mark.parametrize("tokens", [-1, TOKENS_MOST + 1, 10**400, 1.5, math.nan, True, "7", None])
+def test_a_usage_that_cannot_be_is_charged_to_nobody(tokens: Any) -> None:
+    for usage in (Usage(tokens, 0), Usage(0, tokens)):
+        broker = Broker(PaidProvider(reply_with(usage=usage)))
+        told: list[Charged] = []
+        with pytest.raises(ProviderFailed, match="its usage is not in whole numbers from 0"):
+            asyncio.run(broker.infer(REQUEST, remaining_usd=None, charge=told.append))
+        assert told == []
+
+
+def test_the_most_that_a_call_can_have_taken_has_a_cost_that_a_number_holds() -> None:
+    charged = infer(PaidProvider(reply_with(usage=Usage(TOKENS_MOST, TOKENS_MOST))))
+
+    assert math.isfinite(float(charged.cost_usd))
+
+
+def test_ids_of_just_the_limit_and_as_many_calls_as_may_be_are_well_formed() -> None:
+    ids = ["x" * ID_LIMIT, *map(str, range(1, CALLS_MOST))]
+    reply = replace(REPLY, calls=tuple(call(id=each) for each in ids))
 
     assert infer(PaidProvider(reply)).reply == reply
 
@@ -147,7 +172,7 @@ def test_a_cancelled_call_stays_cancelled() -> None:
                 await asyncio.Event().wait()
                 return REPLY
 
-        task = asyncio.create_task(Broker(Waiting()).infer(REQUEST, remaining_usd=None))
+        task = asyncio.create_task(Broker(Waiting()).infer(REQUEST, remaining_usd=None, charge=print))
         await asked.wait()
         task.cancel()
         await task

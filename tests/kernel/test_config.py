@@ -5,17 +5,21 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from spl.errors import InvalidBody, MissingField, SplError
-from spl.kernel.config import Config, check
+from spl.errors import ExpressionInvalid, InvalidBody, MissingField, SplError
+from spl.kernel.config import MOST_EXPRESSIONS, MOST_RULES, Config, check
+from spl.kernel.expressions import LONGEST
 from spl.kernel.names import CONFIG, CONFIG_THREAD, ENGINE
 from spl.records.record import Draft
 from spl.records.sqlite import SqliteStore
-from tests.kernel.instance import MEMBERS, TRANSPORT, instance
+from tests.kernel.instance import MEMBERS, TRANSPORT, instance, today
 
-PROFILE, CAPACITY = "work_loop_profile", "admission_capacity"
+PROFILE, CAPACITY, RULE = "work_loop_profile", "admission_capacity", "permission_rule"
+A_RULE: dict[str, object] = {"name": "r", "action": "deny", "priority": 1, "expression": "true"}
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+    from tests.kernel.instance import Instance
 
 
 @pytest.mark.claim("T1")
@@ -65,7 +69,7 @@ def test_the_log_is_read_past_one_page(tmp_path: Path) -> None:
             body = {"kind": CONFIG, "topic": TRANSPORT, "transport": "in_process"}
             await here.store.append([Draft(CONFIG_THREAD, ENGINE, "LEARN", body)] * 1200)
             await here.configure(TRANSPORT, "sandboxed")
-            assert (await Config.follow(here.store)).transport == "sandboxed"
+            assert (await Config.follow(here.store, today)).transport == "sandboxed"
 
     asyncio.run(run())
 
@@ -164,7 +168,7 @@ def test_a_profile_or_capacity_in_an_old_log_that_could_not_be_written_now_says_
 ) -> None:
     async def run() -> None:
         store = await SqliteStore.open(tmp_path / "hub.db")
-        config = await Config.follow(store)
+        config = await Config.follow(store, today)
         profile = value if not isinstance(value, str) else None
         for body in (
             {"topic": PROFILE, "profile": profile},
@@ -184,7 +188,7 @@ def test_a_value_that_is_no_string_in_an_old_log_reads_as_the_default(
 ) -> None:
     async def run() -> None:
         store = await SqliteStore.open(tmp_path / "hub.db")
-        config = await Config.follow(store)
+        config = await Config.follow(store, today)
         for topic in (TRANSPORT, MEMBERS, 3, None):
             body = {"kind": CONFIG, "topic": topic, "transport": transport}
             await store.append([Draft(CONFIG_THREAD, ENGINE, "LEARN", body)])
@@ -203,14 +207,167 @@ def test_a_record_of_another_thread_or_kind_configures_nothing(
 ) -> None:
     async def run() -> None:
         store = await SqliteStore.open(tmp_path / "hub.db")
-        config = await Config.follow(store)
+        config = await Config.follow(store, today)
         body = {"topic": TRANSPORT, "transport": "sandboxed", **({"kind": kind} if kind else {})}
         await store.append([Draft(thread, ENGINE, "LEARN", body)])
         assert config.transport == "in_process"
-        assert (await Config.follow(store)).transport == "in_process"
+        assert (await Config.follow(store, today)).transport == "in_process"
         await store.close()
 
     asyncio.run(run())
+
+
+# --- permission rules ---
+
+
+@pytest.mark.claim("K4")
+def test_the_newest_record_of_each_rules_name_is_in_force_now_and_after_a_restart(tmp_path: Path) -> None:
+    def listed(config: Config) -> list[tuple[str, str, int, bool]]:
+        rules = [rule for rule, _ in config.rules.listed()]
+        return [(rule.name, rule.action, rule.priority, rule.enabled) for rule in rules]
+
+    async def run() -> None:
+        async with instance(tmp_path) as here:
+            await here.rule("one", "true", priority=1)
+            await here.rule("two", "false", priority=2)
+            await here.rule("three", "false", priority=3)
+            await here.rule("one", "false", action="allow", priority=4)
+            await here.rule("three", None)
+            off = {"name": "two", "action": "deny", "priority": 2, "expression": "false", "enabled": False}
+            await here.say(topic=RULE, **off)
+            in_force = [("one", "allow", 4, True), ("two", "deny", 2, False)]
+            assert listed(here.kernel.config) == in_force
+        async with instance(tmp_path) as again:
+            assert listed(again.kernel.config) == in_force
+
+    asyncio.run(run())
+
+
+@pytest.mark.claim("K4")
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"name": None},
+        {"name": ["r"]},
+        {"action": "permit"},
+        {"priority": "1"},
+        {"priority": True},
+        {"expression": ["true"]},
+    ],
+)
+def test_a_rule_in_the_log_that_could_not_be_written_now_changes_nothing(
+    tmp_path: Path, change: dict[str, object]
+) -> None:
+    async def run() -> None:
+        async with instance(tmp_path) as here:
+            await here.rule("r", "true")
+            body = {"kind": CONFIG, "topic": RULE, **A_RULE, "expression": "false", **change}
+            await here.store.append([Draft(CONFIG_THREAD, ENGINE, "LEARN", body)])
+            assert [rule.expression for rule, _ in here.kernel.config.rules.listed()] == ["true"]
+
+    asyncio.run(run())
+
+
+@pytest.mark.claim("K4")
+@pytest.mark.parametrize(
+    ("change", "error"),
+    [
+        ({"name": ...}, MissingField),
+        ({"action": ...}, MissingField),
+        ({"priority": ...}, MissingField),
+        ({"expression": ...}, MissingField),
+        ({"name": ""}, InvalidBody),
+        ({"name": "-r"}, InvalidBody),
+        ({"name": "a rule"}, InvalidBody),
+        ({"name": "r" * 65}, InvalidBody),
+        ({"name": 7}, InvalidBody),
+        ({"action": "permit"}, InvalidBody),
+        ({"action": ["deny"]}, InvalidBody),
+        ({"priority": 1.0}, InvalidBody),
+        ({"priority": True}, InvalidBody),
+        ({"priority": 1_000_001}, InvalidBody),
+        ({"enabled": "no"}, InvalidBody),
+        ({"enabled": None}, InvalidBody),
+        ({"expression": 7}, InvalidBody),
+        ({"tier": "trial"}, InvalidBody),
+        ({"expression": ""}, ExpressionInvalid),
+        ({"expression": "resource =="}, ExpressionInvalid),
+        ({"expression": "resource"}, ExpressionInvalid),
+        ({"expression": "tool == 'bash'"}, ExpressionInvalid),
+    ],
+)
+def test_a_rule_that_could_decide_nothing_or_something_else_is_refused_and_not_written(
+    tmp_path: Path, change: dict[str, object], error: type[SplError]
+) -> None:
+    async def run() -> None:
+        said = {name: value for name, value in {**A_RULE, **change}.items() if value is not ...}
+        async with instance(tmp_path) as here:
+            with pytest.raises(error) as refused:
+                await here.say(topic=RULE, **said)
+            assert type(refused.value) is error
+            assert await here.store.count() == 0
+            assert here.kernel.config.rules.listed() == []
+
+    asyncio.run(run())
+
+
+async def _written(here: Instance, *rules: tuple[str, str]) -> None:
+    """Put rules on the log at once, as if they had been written one by one."""
+    bodies = [
+        {"kind": CONFIG, "topic": RULE, **A_RULE, "name": name, "expression": said} for name, said in rules
+    ]
+    await here.store.append([Draft(CONFIG_THREAD, ENGINE, "LEARN", body) for body in bodies])
+
+
+def test_there_may_be_so_many_rules_and_one_that_is_there_can_still_be_replaced_or_taken_away(
+    tmp_path: Path,
+) -> None:
+    async def run() -> None:
+        async with instance(tmp_path) as here:
+            await _written(here, *((f"r{n}", "false") for n in range(MOST_RULES - 1)))
+            off = {**A_RULE, "name": "last", "enabled": False}
+            await here.say(topic=RULE, **off)
+            with pytest.raises(InvalidBody, match="there are 1000 permission rules, and 1000 is the most"):
+                await here.rule("more", "true")
+            await here.say(topic=RULE, **off)
+            await here.rule("r0", "true")
+            await here.rule("r1", None)
+            await here.rule("more", "true")
+            assert len(here.kernel.config.rules.listed()) == MOST_RULES
+
+    asyncio.run(run())
+
+
+def test_all_expressions_together_may_be_so_long_and_one_can_still_be_replaced_by_none_that_is_longer(
+    tmp_path: Path,
+) -> None:
+    def of(length: int) -> str:
+        return "true //" + "x" * (length - 7)
+
+    async def run() -> None:
+        async with instance(tmp_path) as here:
+            full = MOST_EXPRESSIONS // LONGEST
+            await _written(here, *((f"r{n}", of(LONGEST)) for n in range(full - 1)))
+            await here.rule("last", of(LONGEST - 4))
+            said = f"would have {MOST_EXPRESSIONS + 1} characters, and {MOST_EXPRESSIONS} is the most"
+            with pytest.raises(InvalidBody, match=said):
+                await here.rule("more", "!true")
+            await here.rule("more", "true")
+            with pytest.raises(InvalidBody, match=said):
+                await here.rule("last", of(LONGEST - 3))
+            await here.rule("r0", of(LONGEST))
+            await here.rule("r1", None)
+            await here.rule("last", of(LONGEST - 3))
+            # Of a log that holds more already, as much may stay.
+            await _written(here, ("r1", of(LONGEST)), ("r256", of(LONGEST)))
+            await here.rule("r0", of(LONGEST))
+            with pytest.raises(InvalidBody, match="1048576 is the most"):
+                await here.rule("more", "!true")
+
+    asyncio.run(run())
+
+
+# --- bodies ---
 
 
 @pytest.mark.parametrize(

@@ -9,6 +9,7 @@ from spl.kernel.outcome import Ending, Outcome, Tally, decide, evidence
 
 CLEAN = Ending(clean=True)
 END = Outcome("max_turns", "The run used its 3 turns.")
+STOPPED = Outcome("cancelled", "Stopped by did:sync:user:op.")
 
 
 def reply(text: str = "Done.", *, calls: int = 0, stop: Any = "end") -> Reply:
@@ -62,13 +63,16 @@ def reply(text: str = "Done.", *, calls: int = 0, stop: Any = "end") -> Reply:
             "budget_exhausted",
             "stopped_short",
         ),
-        (Ending(clean=False, cause="daemon"), END, reply(), Tally(ok=1), "failed", "stopped_short"),
+        (Ending(clean=False, cause="daemon"), END, reply(), Tally(ok=1), "max_turns", "stopped_short"),
+        (Ending(clean=False, cause="stop"), STOPPED, reply(calls=1), Tally(ok=1), "cancelled", "stopped"),
+        # the daemon did, before anything else had
+        (Ending(clean=False, cause="daemon"), None, reply(), Tally(ok=1), "failed", "stopped_short"),
     ],
 )
 def test_the_outcome_follows_from_what_the_kernel_saw(
     ending: Ending, end: Outcome | None, last: Reply | None, tally: Tally, outcome: str, state: str
 ) -> None:
-    decided = decide(ending, end=end, last=last, tally=tally)
+    decided = decide(ending, end=end, last=last, tally=tally, wall_clock_secs=120)
     assert (decided.outcome, decided.state) == (outcome, state)
     assert decided.success is (outcome == "completed")
     assert decided.summary
@@ -80,7 +84,16 @@ def test_an_exhausted_budget_names_its_kind(kind: str) -> None:
         ending, end = Ending(clean=False, cause=kind), None
     else:
         ending, end = CLEAN, Outcome("budget_exhausted", "x", kind)
-    assert decide(ending, end=end, last=None, tally=Tally()).budget_kind == kind
+    assert decide(ending, end=end, last=None, tally=Tally(), wall_clock_secs=1).budget_kind == kind
+
+
+@pytest.mark.parametrize(
+    ("seconds", "said"), [(120, "wall clock of 120 seconds ran"), (None, "wall clock ran")]
+)
+def test_a_wall_clock_that_ran_out_is_named_with_its_seconds(seconds: float | None, said: str) -> None:
+    ending = Ending(clean=False, cause="wall_clock")
+    decided = decide(ending, end=None, last=None, tally=Tally(), wall_clock_secs=seconds)
+    assert decided.summary == f"The run's {said} out (wall_clock_secs)."
 
 
 def test_a_cancelled_run_is_stopped() -> None:
@@ -103,7 +116,8 @@ def test_a_success_on_the_workers_word_alone_says_so(tally: Tally, in_process: b
 
 def test_the_summary_of_an_unclean_end_says_how_and_is_bounded() -> None:
     ending = Ending(clean=False, exit={"signal": "SIGSYS"}, said="é" * 5000)
-    summary = decide(ending, end=None, last=None, tally=Tally()).summary
+    summary = decide(ending, end=None, last=None, tally=Tally(), wall_clock_secs=None).summary
     assert summary.startswith("The loop ended with signal SIGSYS. éé")
     assert len(summary) == 2000
-    assert len(decide(CLEAN, end=None, last=reply("x" * 5000), tally=Tally()).summary) == 2000
+    last = reply("x" * 5000)
+    assert len(decide(CLEAN, end=None, last=last, tally=Tally(), wall_clock_secs=None).summary) == 2000

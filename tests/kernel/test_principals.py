@@ -4,9 +4,10 @@ import pytest
 
 from spl.errors import ActorNotCovered, InvalidBody, RunActorNotCovered, ScopeDenied
 from spl.kernel.names import ENGINE
-from spl.kernel.principals import ADMIN, Principal, operator_did
+from spl.kernel.principals import ADMIN, SCOPES, Principal, operator_did
 
-ADMINISTRATOR = Principal("did:sync:user:op", frozenset((ADMIN,)))
+ADMINISTRATOR = Principal("did:sync:user:op", frozenset((ADMIN,)), operator=True)
+LIMITED = Principal("did:sync:user:op", frozenset(("records:read",)), operator=True)
 MIA = Principal("did:sync:user:mia", frozenset(("work:run",)))
 
 
@@ -28,6 +29,20 @@ def test_only_admin_writes_or_runs_as_someone_else() -> None:
         MIA.runs_as("did:sync:user:op")
 
 
+def test_an_operators_token_without_admin_reads_everything_and_speaks_for_the_operator_alone() -> None:
+    assert (ADMINISTRATOR.sees, LIMITED.sees, MIA.sees) == (None, None, "did:sync:user:mia")
+    LIMITED.require("records:read")
+    for scope in SCOPES - {"records:read"}:
+        with pytest.raises(ScopeDenied, match=scope):
+            LIMITED.require(scope)
+    LIMITED.writes_as("did:sync:user:op")
+    LIMITED.runs_as("did:sync:user:op")
+    with pytest.raises(ActorNotCovered):
+        LIMITED.writes_as("did:sync:user:mia")
+    with pytest.raises(RunActorNotCovered):
+        LIMITED.runs_as("did:sync:user:mia")
+
+
 @pytest.mark.claim("K5")
 def test_nobody_writes_as_the_engine() -> None:
     with pytest.raises(ActorNotCovered):
@@ -41,6 +56,7 @@ def test_nobody_writes_as_the_engine() -> None:
         "mia",
         "did:sync:user:",
         "did:sync:user:a/b",
+        "did:sync:user:..",
         "did:sync:user:mia\n",
         "did:key:z6M",
         "did:sync:user:a\0",

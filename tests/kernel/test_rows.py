@@ -78,7 +78,7 @@ def test_the_kernels_own_state_and_the_records_tell_the_same_row_at_every_step(
                     await agree()
             live = live_row(opened)
             await here.kernel.finish(opened, Ending(clean=True))
-            ended = await here.kernel.row(thread)
+            ended = await here.kernel.rows.row(thread)
             (outcome,) = await here.bodies(thread, OUTCOME)
             named = ("state", "summary", "outcome", "ended_at")
             assert ended == {**live, **{name: outcome[name] for name in named}}

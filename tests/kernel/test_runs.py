@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 from decimal import Decimal
 from typing import TYPE_CHECKING, Any
 
@@ -12,27 +13,32 @@ from spl.errors import (
     RunFinished,
     SplError,
 )
+from spl.inference.model import Usage
 from spl.inference.script import ScriptProvider
 from spl.kernel import names
 from spl.kernel.outcome import Ending
 from spl.kernel.runs import OWN_WORDS_LIMIT, OWN_WORDS_MOST
 from tests.kernel.doors import CLEAN, SUM, at_the_doors, own_result, refused
 from tests.kernel.instance import (
+    MEMBER,
     NOTE,
     Hanging,
     Instance,
+    Priced,
     call,
     calls,
+    carry_out,
     chained,
     propose,
+    replies_of,
     says,
-    scripted,
     turn,
 )
 
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from spl.inference.model import Reply, Request
     from spl.kernel.runs import Run
 
 # --- the run door ---
@@ -48,7 +54,20 @@ def test_the_contract_says_the_goal_the_tools_with_their_domain_and_the_ceilings
             "read_thread": "mediated",
             "calculate": "sandboxed",
         }
+        assert run.terms.narrowed == ("list_dir", "read_file", "search", "write_file")
         assert (contract["max_turns"], contract["budget_usd"]) == (5, 0.25)
+
+    at_the_doors(tmp_path, talk=talk)
+
+
+def test_each_run_has_a_mark_of_its_own_that_its_model_is_told(tmp_path: Path) -> None:
+    async def talk(here: Instance, run: Run) -> None:
+        contracts = [await each.door("run", {}) for each in (run, await here.open())]
+        marks = [contract["mark"] for contract in contracts]
+        assert len(set(marks)) == 2
+        for contract in contracts:
+            assert len(contract["mark"]) >= 8
+            assert f"[observation {contract['mark']}]" in contract["opening"][0]["content"]
 
     at_the_doors(tmp_path, talk=talk)
 
@@ -96,7 +115,7 @@ def test_a_payload_a_door_does_not_know_is_refused_and_costs_nothing(
         await turn(run)
         await propose(run)
         await refused(here, run, door, payload, error)
-        assert run.turns == 1
+        assert run.budget.turns == 1
         await run.door("record", own_result())
 
     at_the_doors(tmp_path, SUM, talk=talk)
@@ -108,33 +127,29 @@ def test_a_payload_a_door_does_not_know_is_refused_and_costs_nothing(
 @pytest.mark.claim("K6")
 def test_the_kernel_counts_the_turns_and_ends_the_run_at_its_ceiling(tmp_path: Path) -> None:
     async def talk(here: Instance, run: Run) -> None:
-        assert [(await turn(run)).get("turn") for _ in range(2)] == [1, 2]
+        assert [(await carry_out(run)).get("turn") for _ in range(2)] == [1, 2]
         assert await turn(run) == {"end": "max_turns"}
         assert await turn(run) == {"end": "max_turns"}
         assert [body["turn"] for body in await here.bodies(run.terms.thread, names.TURN)] == [1, 2]
         await here.kernel.finish(run, CLEAN)
         (outcome,) = await here.bodies(run.terms.thread, names.OUTCOME)
         assert (outcome["outcome"], outcome["turns"], outcome["success"]) == ("max_turns", 2, False)
+        assert outcome["summary"] == "The run used its 2 turns (max_turns)."
 
     at_the_doors(tmp_path, *[NOTE] * 4, talk=talk, asked={"max_turns": 2})
 
 
 def test_the_run_ends_when_its_tokens_are_used(tmp_path: Path) -> None:
     async def talk(here: Instance, run: Run) -> None:
-        await turn(run)
+        await carry_out(run)
         assert await turn(run) == {"end": "budget_exhausted"}
         await here.kernel.finish(run, CLEAN)
-        assert (await here.bodies(run.terms.thread, names.OUTCOME))[0]["budget_kind"] == "tokens"
+        (outcome,) = await here.bodies(run.terms.thread, names.OUTCOME)
+        assert (outcome["outcome"], outcome["budget_kind"]) == ("budget_exhausted", "tokens")
+        assert outcome["summary"] == "The run used its 20000 tokens (token_budget)."
 
     usage = {"input_tokens": 19_000, "output_tokens": 1_000}
     at_the_doors(tmp_path, {**NOTE, "usage": usage}, says("x"), talk=talk)
-
-
-class Priced(ScriptProvider):
-    """A script whose every token costs ten cents."""
-
-    def price(self, model: str) -> tuple[Decimal, Decimal]:
-        return Decimal(100_000), Decimal(100_000)
 
 
 class Unpriced(ScriptProvider):
@@ -146,15 +161,16 @@ class Unpriced(ScriptProvider):
 def test_a_call_past_the_budget_is_not_made(tmp_path: Path) -> None:
     async def talk(here: Instance, run: Run) -> None:
         for _ in range(3):
-            assert "reply" in await turn(run)
+            assert "reply" in await carry_out(run)
         assert await turn(run) == {"end": "budget_exhausted"}
         await here.kernel.finish(run, CLEAN)
         (outcome,) = await here.bodies(run.terms.thread, names.OUTCOME)
         assert (outcome["outcome"], outcome["budget_kind"]) == ("budget_exhausted", "usd")
         assert (outcome["turns"], outcome["spent_usd"]) == (3, 0.3)
+        assert outcome["summary"] == "The run's budget of 0.25 USD is spent (budget_usd)."
         assert [body["cost_usd"] for body in await here.bodies(run.terms.thread, names.TURN)] == [0.1] * 3
 
-    provider = Priced(scripted(tmp_path, *[{**NOTE, "usage": {"output_tokens": 1}}] * 5)._replies)
+    provider = Priced(replies_of(tmp_path, *[{**NOTE, "usage": {"output_tokens": 1}}] * 5))
     at_the_doors(tmp_path, provider=provider, talk=talk)
 
 
@@ -165,7 +181,7 @@ def test_a_run_with_a_ceiling_cannot_use_a_model_without_a_price(tmp_path: Path)
             await turn(run)
         assert await here.bodies(run.terms.thread, names.TURN) == []
 
-    at_the_doors(tmp_path, provider=Unpriced(scripted(tmp_path, NOTE)._replies), talk=talk)
+    at_the_doors(tmp_path, provider=Unpriced(replies_of(tmp_path, NOTE)), talk=talk)
 
 
 def test_a_provider_that_fails_ends_the_run_as_failed(tmp_path: Path) -> None:
@@ -181,17 +197,78 @@ def test_a_provider_that_fails_ends_the_run_as_failed(tmp_path: Path) -> None:
     at_the_doors(tmp_path, {"fail": "out of order"}, talk=talk)
 
 
-def test_a_reply_the_log_cannot_take_is_no_turn(tmp_path: Path) -> None:
+class Counting(Priced):
+    """A script at ten cents a token that counts how often it was asked."""
+
+    asked = 0
+
+    async def complete(self, request: Request) -> Reply:
+        self.asked += 1
+        return await super().complete(request)
+
+
+def nested(depth: int) -> object:
+    value: object = 1
+    for _ in range(depth):
+        value = [value]
+    return value
+
+
+@pytest.mark.claim("B2")
+@pytest.mark.parametrize(
+    "text", [nested(60), 10**310, "a log that is full"], ids=["nested", "digits", "full"]
+)
+def test_a_reply_the_log_cannot_take_is_charged_and_the_end_of_the_run_and_no_turn(
+    tmp_path: Path, text: object
+) -> None:
+    replies = replies_of(tmp_path, NOTE)
+    asks_for = replace(replies[0].calls[0], arguments={"text": text})  # type: ignore[union-attr]
+    provider = Counting((replace(replies[0], calls=(asks_for,), usage=Usage(0, 1)),))  # type: ignore[type-var]
+
     async def talk(here: Instance, run: Run) -> None:
+        here.store.full_for = names.TURN if isinstance(text, str) else None
         with pytest.raises(SplError):
             await turn(run)
-        assert (run.turns, run.last) == (0, None)
-        assert await here.kinds(run.terms.thread) == ["loop", "isolation"]
+        here.store.full_for = None
+        assert [await turn(run) for _ in range(3)] == [{"end": "failed"}] * 3
+        assert provider.asked == 1
+        assert (run.budget.turns, run.calls.reply, run.budget.tokens) == (0, None, 1)
+        assert here.kernel.usage.spent(MEMBER) == Decimal("0.1")
+        await here.kernel.finish(run, CLEAN)
+        assert await here.kinds(run.terms.thread) == ["loop", "isolation", "loop_outcome"]
+        (outcome,) = await here.bodies(run.terms.thread, names.OUTCOME)
+        assert (outcome["outcome"], outcome["turns"], outcome["spent_usd"]) == ("failed", 0, 0.1)
+        assert outcome["summary"].startswith("A reply of the model cannot be written down: ")
 
-    deep: object = 1
-    for _ in range(60):
-        deep = [deep]
-    at_the_doors(tmp_path, calls(call("record_note", text=deep)), talk=talk)
+    at_the_doors(tmp_path, provider=provider, talk=talk)
+
+
+@pytest.mark.claim("B2")
+def test_a_reply_of_no_use_is_charged_to_the_run_and_its_actors_day(tmp_path: Path) -> None:
+    replies = replies_of(tmp_path, NOTE)
+    twice = replies[0].calls * 2  # type: ignore[union-attr]
+    provider = Counting((replace(replies[0], calls=twice, usage=Usage(0, 1)),))  # type: ignore[type-var]
+
+    async def talk(here: Instance, run: Run) -> None:
+        with pytest.raises(ProviderFailed, match="the same id"):
+            await turn(run)
+        assert await turn(run) == {"end": "failed"}
+        assert (provider.asked, here.kernel.usage.spent(MEMBER)) == (1, Decimal("0.1"))
+        await here.kernel.finish(run, CLEAN)
+        (outcome,) = await here.bodies(run.terms.thread, names.OUTCOME)
+        assert (outcome["outcome"], outcome["spent_usd"]) == ("failed", 0.1)
+
+    at_the_doors(tmp_path, provider=provider, talk=talk)
+
+
+def test_a_conversation_past_a_ceiling_ends_by_the_ceiling_however_long_it_is(tmp_path: Path) -> None:
+    async def talk(here: Instance, run: Run) -> None:
+        await carry_out(run)
+        assert await run.door("infer", {"messages": [USER] * 2001}) == {"end": "max_turns"}
+        with pytest.raises(InvalidBody):
+            await run.door("infer", {"messages": [USER], "more": 1})
+
+    at_the_doors(tmp_path, NOTE, says("x"), talk=talk, asked={"max_turns": 1})
 
 
 # --- shut ---
@@ -239,6 +316,9 @@ def test_what_is_being_written_when_a_run_ends_is_counted_in_its_outcome(
     async def talk(here: Instance, run: Run) -> None:
         await turn(run)
         await propose(run)
+        if kind == names.TURN:
+            await run.door("call", {"call_id": "c1"})
+            await propose(run, "c2")
         reached, released = here.store.hold(kind)
         knocking = asyncio.create_task(run.door(door, payload))
         await reached.wait()
@@ -257,7 +337,7 @@ def test_what_is_being_written_when_a_run_ends_is_counted_in_its_outcome(
         assert outcome["kind"] == names.OUTCOME
         assert outcome["turns"] == sum(record.kind == names.TURN for record in records)
         assert (outcome["tool_calls_ok"], outcome["tool_calls_failed"]) == (len(results), len(denied))
-        assert outcome["turns"] + len(results) + len(denied) == 2
+        assert outcome["turns"] + len(results) + len(denied) == (4 if kind == names.TURN else 2)
         assert chained(records)
 
     reply = calls(call("record_note", "c1", text="a note"), call("bash", "c2"))

@@ -53,6 +53,7 @@ def test_a_call_of_an_earlier_reply_is_gone_even_if_it_was_allowed(tmp_path: Pat
     async def talk(here: Instance, run: Run) -> None:
         await turn(run)
         assert (await propose(run))["decision"] == "allow"
+        await run.door("call", {"call_id": "c1"})
         await turn(run)
         await refused(here, run, "propose", {"call_id": "c1"}, CallNotInReply)
         await refused(here, run, "call", {"call_id": "c1"}, CallNotInReply)
@@ -65,6 +66,7 @@ def test_an_id_used_again_in_a_later_reply_is_another_call_to_be_judged_anew(tmp
     async def talk(here: Instance, run: Run) -> None:
         await turn(run)
         assert (await propose(run))["decision"] == "allow"
+        await run.door("call", {"call_id": "c1"})
         await turn(run)
         await refused(here, run, "call", {"call_id": "c1"}, CallNotAllowed)
         assert (await propose(run))["layer"] == "grant"
@@ -126,7 +128,7 @@ def test_the_verdict_and_its_record_name_the_layer(
         verdict = await propose(run)
         assert (verdict["layer"], verdict["decision"] == "allow") == (layer, layer == "allow")
         assert bool(verdict["text"]) is (layer != "allow")
-        called, judged = (await here.on(run.terms.thread))[-2:]
+        called, judged = (await here.on(run.terms.thread))[3:5]
         assert judged.body == {
             "kind": names.TOOL_VERDICT,
             "fulfills": called.id,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable
 from contextlib import AbstractAsyncContextManager
+from itertools import product
 from typing import Any, TypeAlias, TypeVar
 
 import pytest
@@ -18,6 +19,7 @@ MakeStore: TypeAlias = Callable[[], AbstractAsyncContextManager[Store]]
 
 T = TypeVar("T")
 
+ANCHOR = "core.work.loop.v1"
 OPENING = "acme.work.opening.v1"
 CLOSING = "acme.work.closing.v1"
 
@@ -31,6 +33,11 @@ def draft(text: str = "hello", **fields: Any) -> Draft:
 def of_kind(kind: str, **fields: Any) -> Draft:
     """Give a draft with this kind."""
     return draft(body={"kind": kind}, **fields)
+
+
+def run_of(whose: object, **fields: Any) -> Draft:
+    """Give a draft of a run's anchor, whose body names this actor."""
+    return draft(body={"kind": ANCHOR, "actor": whose}, **{"actor": "did:sync:system:engine", **fields})
 
 
 def in_store(make_store: MakeStore, scenario: Callable[[Store], Awaitable[T]]) -> T:
@@ -233,8 +240,6 @@ class StoreContract:
 
         in_store(make_store, scenario)
 
-    # --- chains ---
-
     # --- reading ---
 
     def test_select_finds_by_thread_actor_and_kind_in_every_combination(self, make_store: MakeStore) -> None:
@@ -321,6 +326,164 @@ class StoreContract:
                 await store.append([of_kind(OPENING, thread=thread), draft(thread=thread)])
             await store.append([of_kind(CLOSING, thread="th_2"), of_kind(CLOSING, thread="th_4")])
             assert [record.thread for record in await store.unfinished(OPENING, CLOSING)] == ["th_1", "th_3"]
+
+        in_store(make_store, scenario)
+
+    # --- whose a thread is ---
+
+    def test_a_thread_belongs_to_whom_its_first_record_says(self, make_store: MakeStore) -> None:
+        async def scenario(store: Store) -> None:
+            await store.append(
+                [
+                    draft(thread="th_own", actor="did:a:ana"),
+                    draft(thread="th_own", actor="did:a:bo"),
+                    run_of("did:a:ana", thread="th_run"),
+                    draft(thread="th_run", actor="did:a:bo"),
+                    # An anchor that is not the first record gives nothing away.
+                    draft(thread="th_late", actor="did:a:bo"),
+                    run_of("did:a:ana", thread="th_late"),
+                    of_kind("acme.work.loop.v1", thread="th_named", actor="did:a:bo"),
+                ]
+            )
+            owners = {
+                thread: await store.owner(thread) for thread in ("th_own", "th_run", "th_late", "th_named")
+            }
+            assert owners == {
+                "th_own": "did:a:ana",
+                "th_run": "did:a:ana",
+                "th_late": "did:a:bo",
+                "th_named": "did:a:bo",
+            }
+
+        in_store(make_store, scenario)
+
+    def test_a_body_gives_a_thread_away_only_as_an_anchor(self, make_store: MakeStore) -> None:
+        async def scenario(store: Store) -> None:
+            await store.append([draft(actor="did:a:bo", body={"kind": OPENING, "actor": "did:a:ana"})])
+            assert await store.owner("th_1") == "did:a:bo"
+
+        in_store(make_store, scenario)
+
+    @pytest.mark.parametrize("said", [None, 7, True, ["did:a:ana"], {"did:a:ana": 1}])
+    def test_an_anchor_that_names_nobody_leaves_its_thread_to_its_writer(
+        self, make_store: MakeStore, said: object
+    ) -> None:
+        async def scenario(store: Store) -> None:
+            await store.append(
+                [run_of(said, actor="did:a:bo"), of_kind(ANCHOR, thread="th_2", actor="did:a:bo")]
+            )
+            assert [await store.owner(thread) for thread in ("th_1", "th_2")] == ["did:a:bo"] * 2
+
+        in_store(make_store, scenario)
+
+    def test_a_thread_that_has_not_begun_is_nobodys(self, make_store: MakeStore) -> None:
+        async def scenario(store: Store) -> None:
+            assert [await store.owner(thread) for thread in ("th_1", "", "a\0b")] == [None] * 3
+
+        in_store(make_store, scenario)
+
+    def test_what_is_read_for_an_owner_is_what_stands_on_its_threads(self, make_store: MakeStore) -> None:
+        async def scenario(store: Store) -> None:
+            for place, owner in (("th_1", "did:a:ana"), ("th_2", "did:a:bo"), ("th_3", "did:a:ana")):
+                await store.append([run_of(owner, thread=place)])
+            # Each writes on each thread, out of the order the threads began in.
+            for place in ("th_3", "th_1", "th_2"):
+                for author in ("did:a:ana", "did:a:bo"):
+                    await store.append(
+                        [of_kind(name, thread=place, actor=author) for name in (OPENING, CLOSING)]
+                    )
+            everything = await store.select()
+            assert len(everything) == 15
+            for thread, actor, kind in product(
+                (None, "th_1", "th_2"), (None, "did:a:bo"), (None, CLOSING, ANCHOR)
+            ):
+                expected = [
+                    record
+                    for record in everything
+                    if record.thread in ("th_1", "th_3")
+                    and record.thread == (thread or record.thread)
+                    and record.actor == (actor or record.actor)
+                    and record.kind == (kind or record.kind)
+                ]
+                asked: Any = {"thread": thread, "actor": actor, "kind": kind, "owner": "did:a:ana"}
+                assert await store.select(**asked) == expected
+                assert await store.select(**asked, newest_first=True) == expected[::-1]
+            assert await store.select(owner="did:a:nobody") == []
+            assert await store.select(owner="") == []
+
+        in_store(make_store, scenario)
+
+    def test_an_owners_pages_follow_each_other_without_a_gap_or_a_repeat(self, make_store: MakeStore) -> None:
+        async def scenario(store: Store) -> None:
+            owners = {"th_0": "did:a:ana", "th_1": "did:a:bo", "th_2": "did:a:ana"}
+            await store.append(
+                [draft(str(n), thread=f"th_{n % 3}", actor=owners[f"th_{n % 3}"]) for n in range(12)]
+            )
+            read: list[Record] = []
+            while page := await store.select(
+                owner="did:a:ana", since=read[-1].sequence if read else 0, limit=3
+            ):
+                read += page
+            assert [record.body["text"] for record in read] == ["0", "2", "3", "5", "6", "8", "9", "11"]
+            assert await texts(store, owner="did:a:ana", since=7, newest_first=True, limit=2) == ["11", "9"]
+
+        in_store(make_store, scenario)
+
+    def test_threads_are_listed_for_their_owner_alone(self, make_store: MakeStore) -> None:
+        async def scenario(store: Store) -> None:
+            await store.append(
+                [
+                    run_of("did:a:ana", thread="th_c"),
+                    draft(thread="th_b", actor="did:a:bo"),
+                    draft(thread="th_a", actor="did:a:ana"),
+                    draft(thread="th_b", actor="did:a:ana"),
+                    draft(thread="th_c", actor="did:a:bo"),
+                ]
+            )
+            c, b, a = ThreadRow("th_c", 2, 1, 5), ThreadRow("th_b", 2, 2, 4), ThreadRow("th_a", 1, 3, 3)
+            assert await store.threads(owner="did:a:ana") == [c, a]
+            assert await store.threads(owner="did:a:bo") == [b]
+            assert await store.threads(owner="did:a:ana", limit=1) == [c]
+            assert await store.threads(owner="did:a:ana", since=1) == [a]
+            assert await store.threads(owner="did:a:nobody") == []
+
+        in_store(make_store, scenario)
+
+    # --- a bound on what is read at once ---
+
+    def test_a_bound_in_bytes_ends_after_the_record_that_reaches_it(self, make_store: MakeStore) -> None:
+        async def scenario(store: Store) -> None:
+            await store.append([draft("x" * 1000) for _ in range(5)])
+            # A body is its text and the object around it: a little over a thousand characters.
+            for most, found in ((1, 1), (1000, 1), (1100, 2), (2500, 3), (10_000, 5)):
+                assert len(await store.select(most_bytes=most)) == found
+            assert len(await store.select(most_bytes=10_000, limit=2)) == 2
+
+        in_store(make_store, scenario)
+
+    def test_what_is_read_under_a_bound_is_read_on_until_nothing_comes(self, make_store: MakeStore) -> None:
+        async def scenario(store: Store) -> None:
+            sizes = (1, 5000, 1, 1, 3000, 1)
+            await store.append([draft("x" * size, thread=f"th_{at % 2}") for at, size in enumerate(sizes)])
+            for query in ({}, {"thread": "th_1"}, {"owner": "did:sync:user:ana"}, {"kind": None}):
+                whole = await store.select(**query)
+                read: list[Record] = []
+                since = 0
+                while page := await store.select(**query, since=since, most_bytes=2000):
+                    read += page
+                    since = page[-1].sequence
+                assert read == whole
+
+        in_store(make_store, scenario)
+
+    def test_a_bound_in_bytes_keeps_the_newest_where_the_newest_come_first(
+        self, make_store: MakeStore
+    ) -> None:
+        async def scenario(store: Store) -> None:
+            await store.append([draft(str(n) * 1000) for n in range(4)])
+            for owner in (None, "did:sync:user:ana"):
+                found = await store.select(owner=owner, newest_first=True, most_bytes=1100)
+                assert [record.sequence for record in found] == [4, 3]
 
         in_store(make_store, scenario)
 
@@ -426,6 +589,7 @@ class StoreContract:
                 store.get("0" * 64),
                 store.select(),
                 store.threads(),
+                store.owner("th_1"),
                 store.unfinished(OPENING, CLOSING),
                 store.count(),
             )

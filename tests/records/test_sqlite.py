@@ -15,8 +15,18 @@ import pytest
 
 from spl.errors import IngestFailed, StoreUnavailable
 from spl.records.schema import APPLICATION_ID, FORMAT
-from spl.records.sqlite import SqliteStore, _selection
-from tests.records.contract import CLOSING, OPENING, MakeStore, StoreContract, draft, in_store, of_kind, texts
+from spl.records.sqlite import SqliteStore, _openings, _selection
+from tests.records.contract import (
+    CLOSING,
+    OPENING,
+    MakeStore,
+    StoreContract,
+    draft,
+    in_store,
+    of_kind,
+    run_of,
+    texts,
+)
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Iterator
@@ -460,11 +470,35 @@ def test_every_selection_follows_an_index_that_is_in_sequence_order(
     newest_first: bool,
 ) -> None:
     in_store(make_store, write_two)
-    query, values = _selection(thread, actor, kind, newest_first=newest_first)
+    for owner in (None, "did:a:b") if thread is not None else (None,):
+        query, values = _selection(thread, actor, kind, owner, newest_first=newest_first)
+        found = plan(path, query, [*values, 0, 100])
+        assert found.startswith("SEARCH records USING "), found
+        assert "TEMP B-TREE" not in found
+        assert "rowid>?" in found
+        assert "SCAN" not in found
+        # The kernel's own actor has most of the log: its index is no way to a thread.
+        assert thread is None or found.startswith("SEARCH records USING INDEX records_thread"), found
+
+
+@pytest.mark.parametrize("newest_first", [False, True])
+@pytest.mark.parametrize("kind", [None, OPENING])
+@pytest.mark.parametrize("actor", [None, "did:a:b"])
+def test_what_is_selected_for_an_owner_is_reached_by_its_threads_and_touches_no_one_elses(
+    path: Path, make_store: MakeStore, actor: str | None, kind: str | None, newest_first: bool
+) -> None:
+    in_store(make_store, write_two)
+    query, values = _selection(None, actor, kind, "did:a:b", newest_first=newest_first)
     found = plan(path, query, [*values, 0, 100])
-    assert found.startswith("SEARCH records USING "), found
-    assert "TEMP B-TREE" not in found
-    assert "rowid>?" in found
+    searches = [step for step in found.split("; ") if step.startswith("SEARCH")]
+    assert len(searches) == 3, found
+    assert searches[0] == "SEARCH records USING INTEGER PRIMARY KEY (rowid=?)"
+    assert searches[1] == "SEARCH records USING INDEX records_owner (<expr>=?)"
+    assert "INDEX records_thread" in searches[2]
+    assert searches[2].endswith("rowid>?)")
+    assert "SCAN" not in found
+    # Once, of the sequences of what the owner has above `since`.
+    assert found.count("TEMP B-TREE") == 1
 
 
 def test_counting_and_listing_threads_and_openings_never_scan_the_log(
@@ -473,14 +507,36 @@ def test_counting_and_listing_threads_and_openings_never_scan_the_log(
     from spl.records import sqlite
 
     in_store(make_store, write_two)
+    mine, all_ = _openings("did:a:b"), _openings(None)
     for query, values in (
         (sqlite._COUNT, []),
-        (sqlite._THREADS, [0, 100]),
+        (all_[0], [*all_[1], 0, 100]),
+        (mine[0], [*mine[1], 0, 100]),
+        (sqlite._OWNER_OF, ["th_1"]),
         (sqlite._UNFINISHED, [OPENING, CLOSING]),
     ):
         found = plan(path, query, values)
         assert "SCAN" not in found, found
         assert "TEMP B-TREE" not in found, found
+
+
+def test_a_log_from_before_threads_had_owners_is_taken_over_in_the_format_it_has(
+    path: Path, make_store: MakeStore
+) -> None:
+    async def write(store: Store) -> None:
+        await store.append([run_of("did:a:ana", thread="th_1"), draft(thread="th_2", actor="did:a:bo")])
+
+    async def read(store: Store) -> list[str]:
+        return [row.thread for row in await store.threads(owner="did:a:ana")]
+
+    in_store(make_store, write)
+    with connect(path) as connection:
+        connection.execute("DROP INDEX records_owner")
+    assert in_store(make_store, read) == ["th_1"]
+    with connect(path) as connection:
+        assert connection.execute("PRAGMA user_version").fetchone() == (FORMAT,)
+    mine = _openings("did:a:ana")
+    assert "records_owner" in plan(path, mine[0], [*mine[1], 0, 100])
 
 
 def test_a_refused_append_leaves_no_hole_for_the_count(make_store: MakeStore) -> None:

@@ -22,9 +22,9 @@ class Thread:
             for at, body in enumerate(bodies, start=1)
         ]
 
-    async def read(self, thread: str, since: int, limit: int) -> list[Record] | None:
+    async def read(self, thread: str, since: int, limit: int) -> list[Record]:
         if thread != "th_x":
-            return None
+            return []
         return [record for record in self._records if record.sequence > since][:limit]
 
 
@@ -76,8 +76,19 @@ def test_a_thread_is_read_a_line_a_record() -> None:
 
 
 def test_reading_goes_on_from_a_sequence() -> None:
-    assert sequences(read({}, {}, {}, since=2)) == [3]
-    assert read({}, since=1).output == "(nothing)"
+    result = read({}, {}, {}, since=2)
+    assert sequences(result) == [3]
+    assert (result.read, result.empty) == ("th_x", False)
+
+
+def test_what_is_empty_what_is_not_there_and_what_is_anothers_are_answered_alike() -> None:
+    found = [read({}, since=1), read({}, thread="th_other"), read({}, thread="")]
+    assert [(each.status, each.output) for each in found] == [
+        ("ok", "(nothing that this run's actor may read)")
+    ] * 3
+    assert [(each.read, each.empty, each.records) for each in found] == [
+        (thread, True, ()) for thread in ("th_x", "th_other", "")
+    ]
 
 
 @pytest.mark.parametrize(
@@ -116,11 +127,9 @@ def test_a_record_larger_than_a_piece_is_cut_and_reading_goes_on_behind_it() -> 
         {"thread": "th_x", "since": True},
         {"thread": "th_x", "since": None},
         {"thread": "th_x", "limit": 5},
-        {"thread": "th_other"},
-        {"thread": ""},
     ],
 )
-def test_a_thread_that_cannot_be_read_is_an_error(arguments: dict[str, object]) -> None:
+def test_a_read_that_is_none_is_an_error_and_counts_as_no_reading(arguments: dict[str, object]) -> None:
     result = asyncio.run(read_thread(Thread({}), arguments))
-    assert (result.status, result.records) == ("error", ())
+    assert (result.status, result.records, result.read, result.empty) == ("error", (), None, False)
     assert "thread" in result.output

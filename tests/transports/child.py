@@ -13,7 +13,9 @@ from pathlib import Path
 import pytest
 
 from spl.hardening import protect
-from tests.transports import starts
+from tests.transports import flights, starts
+
+PLAYS = {**vars(starts), **vars(flights)}
 
 
 def main() -> None:
@@ -27,7 +29,7 @@ def main() -> None:
         failure = ""
         try:
             with tempfile.TemporaryDirectory(prefix="spl-") as folder, pytest.MonkeyPatch.context() as patch:
-                asyncio.run(getattr(starts, said["name"])(Path(folder), patch, **said["arguments"]))
+                asyncio.run(PLAYS[said["name"]](Path(folder), patch, **said["arguments"]))
         except BaseException:  # noqa: BLE001 - told to the test, which fails with it
             failure = traceback.format_exc()
         answers.write(json.dumps(failure) + "\n")

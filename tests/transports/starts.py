@@ -30,7 +30,7 @@ from spl.daemon import _start
 from spl.errors import AdmissionCeiling, IsolationUnavailable
 from spl.kernel import names
 from spl.kernel.credentials import Credentials
-from spl.kernel.kernel import Start
+from spl.kernel.terms import Start
 from spl.settings import load
 from spl.transports.image import seal
 from spl.transports.plans import Plans
@@ -56,12 +56,16 @@ Patch = pytest.MonkeyPatch
 
 
 @asynccontextmanager
-async def sandboxing(tmp_path: Path) -> AsyncIterator[tuple[Instance, Sandbox, Transports]]:
-    """Give an instance whose members' runs go to real workers, behind a real worker socket."""
+async def sandboxing(
+    tmp_path: Path, *replies: dict[str, Any], run_grace: float = GRACE, **options: Any
+) -> AsyncIterator[tuple[Instance, Sandbox, Transports]]:
+    """Give an instance of this shape whose members' runs go to real workers, behind a real worker socket."""
     folder = Path(tempfile.mkdtemp(prefix="spl-", dir="/tmp"))
     os.chmod(folder, 0o711)
     try:
-        async with instance(tmp_path, says("done")) as here:
+        same_user = hosts.shape() is Shape.SAME_USER
+        said = replies or (says("done"),)
+        async with instance(tmp_path, *said, host_tools=same_user, **options) as here:
             path = str(folder / "w.sock")
             doors = worker_app(here.kernel.credentials, max_body_bytes=1 << 20)
             listener = Listener(doors, bind_unix(path, 0o666), grace=1)
@@ -69,7 +73,7 @@ async def sandboxing(tmp_path: Path) -> AsyncIterator[tuple[Instance, Sandbox, T
             host = hosts.examine()
             plans = Plans(Library(own=tmp_path / "profiles"), host, Places(str(folder / "home"), path))
             sandbox = Sandbox(plans, seal(host.python), Ledger(str(folder / "ledger")), 30)
-            transports = Transports(here.kernel, sandbox, credential_grace=GRACE)
+            transports = Transports(here.kernel, sandbox, credential_grace=GRACE, run_grace=run_grace)
             try:
                 yield here, sandbox, transports
             finally:
@@ -148,7 +152,7 @@ async def durable(tmp_path: Path, patch: Patch) -> None:
         run = await transports.start(ADMINISTRATOR, THEIRS)
         await asyncio.gather(*transports._runs)
         assert seen == [(20 + GRACE, [names.LOOP, names.ISOLATION])]
-        assert (await here.kernel.row(run.terms.thread))["state"] == "done"
+        assert (await here.kernel.rows.row(run.terms.thread))["state"] == "done"
 
 
 async def granted(tmp_path: Path, patch: Patch) -> None:
@@ -171,8 +175,9 @@ async def granted(tmp_path: Path, patch: Patch) -> None:
     }
     async with AsyncExitStack() as stack:
         daemon = await _start(load(flags, {}), stack, asyncio.Event())
-        assert isinstance(daemon.sandbox, Sandbox)
-        made = keeping(daemon.sandbox, patch)
+        sandbox = daemon.transports._sandbox
+        assert isinstance(sandbox, Sandbox)
+        made = keeping(sandbox, patch)
         client, asked = Client(str(daemon.home.operator_socket)), {"goal": "Go on.", "actor": MEMBER}
         await asyncio.to_thread(
             client.request, "POST", "/v1/work/loop", {**asked, "wall_clock_secs": SECONDS}
@@ -199,7 +204,8 @@ async def unconfirmed(tmp_path: Path, patch: Patch) -> None:
 
 async def mended(tmp_path: Path, patch: Patch) -> None:
     """Start on a host that cannot confine, then can, then cannot; see what is told of it after each start."""
-    async with sandboxing(tmp_path) as (_, sandbox, transports):
+    async with sandboxing(tmp_path) as (here, sandbox, transports):
+        await here.tier("trial", concurrent_runs=2)
         told = []
         make, failing = sandbox.make, True
 
@@ -261,13 +267,16 @@ async def changed(tmp_path: Path, patch: Patch, change: str, layer: str | None) 
 async def full(tmp_path: Path, patch: Patch) -> None:
     """Start past the ceiling, and again when there is room."""
     async with sandboxing(tmp_path) as (here, sandbox, transports):
+        await here.tier("trial", daily_runs=1)
+        before = await here.store.count()
         slots = [here.kernel.admission.take(1) for _ in range(2)]
         # The slot is taken before the worker is made.
         made = keeping(sandbox, patch, lambda _: _require(not here.kernel.admission.available(1)))
         with pytest.raises(AdmissionCeiling):
             await transports.start(ADMINISTRATOR, THEIRS)
-        assert (made, await here.store.count()) == ([], 0)
+        assert (made, await here.store.count()) == ([], before)
         slots[0].release()
+        # The start that was refused is not counted among the day's.
         await transports.start(ADMINISTRATOR, THEIRS)
         assert len(made) == 1
 
@@ -324,6 +333,7 @@ async def chosen(tmp_path: Path, patch: Patch) -> None:
         patch.setattr(here.kernel, "_check_profile", _nothing)
         own_profile(tmp_path, '[limits]\naddress_space = "64M"\n')
         await here.say(topic="work_loop_profile", profile="own", tier="trial")
+        await here.tier("trial", concurrent_runs=2)
         digests = []
         for _ in range(2):
             run = await transports.start(ADMINISTRATOR, THEIRS)

@@ -6,14 +6,24 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from bwrap.errors import LayerError
-from spl.errors import InvalidBody, IsolationUnavailable, StoreUnavailable
+from spl.errors import (
+    InvalidBody,
+    IsolationUnavailable,
+    RunFinished,
+    SplError,
+    StoreUnavailable,
+    WorkConcurrencyExceeded,
+)
 from spl.kernel import names
-from spl.kernel.kernel import Start
+from spl.kernel.principals import Principal
+from spl.kernel.terms import Start
 from spl.transports.starting import Transports
 from tests.kernel.instance import (
     ADMINISTRATOR,
     MEMBER,
     MEMBERS,
+    MIA,
+    NED,
     NOTE,
     TRANSPORT,
     Hanging,
@@ -45,7 +55,7 @@ def starting(
 
     async def run() -> None:
         async with instance(tmp_path, *replies, **options) as here:
-            transports = Transports(here.kernel, LayerError(**FACTS), credential_grace=30)
+            transports = Transports(here.kernel, LayerError(**FACTS), credential_grace=30, run_grace=10)
             try:
                 await talk(here, transports)
             finally:
@@ -111,6 +121,7 @@ def test_a_start_that_may_not_be_takes_nothing(tmp_path: Path) -> None:
         with pytest.raises(InvalidBody):
             await transports.start(ADMINISTRATOR, Start(goal="x", actor=MEMBER, tools=("bash",)))
         assert here.kernel.admission.available(1) == 2
+        assert here.kernel.usage._going == {}
         assert await here.store.count() == 0
 
     starting(tmp_path, talk)
@@ -194,7 +205,7 @@ def test_a_run_whose_outcome_cannot_be_written_gets_it_at_the_next_start(tmp_pat
     async def run() -> None:
         async with instance(tmp_path) as again:
             (thread,) = await again.kernel.close_orphans()
-            assert (await again.kernel.row(thread))["state"] == "stopped_short"
+            assert (await again.kernel.rows.row(thread))["state"] == "stopped_short"
 
     asyncio.run(run())
 
@@ -216,6 +227,145 @@ def test_an_outcome_that_the_log_cannot_take_is_written_when_it_can(
         run = await transports.start(ADMINISTRATOR, MINE)
         await refused.wait()
         await asyncio.gather(*transports._runs)
-        assert (await here.kernel.row(run.terms.thread))["state"] == "done"
+        assert (await here.kernel.rows.row(run.terms.thread))["state"] == "done"
 
     starting(tmp_path, talk, says("done"))
+
+
+# --- previews ---
+
+
+@pytest.mark.claim("T5", "T1")
+def test_a_preview_gives_the_terms_of_a_start_and_leaves_nothing_behind(tmp_path: Path) -> None:
+    async def talk(here: Instance, transports: Transports) -> None:
+        asked = Start(goal="a goal", max_turns=3, tools=("record_note", "bash"), forbidden_tools=("search",))
+        for topic, start in ((TRANSPORT, MINE), (MEMBERS, THEIRS)):
+            for transport in ("in_process", "sandboxed", "sandboxd"):
+                await here.configure(topic, transport)
+                said = await transports.preview(ADMINISTRATOR, start)
+                assert said["transport"] == here.kernel.terms(ADMINISTRATOR, start).transport
+        await here.configure(TRANSPORT, "in_process")
+        before = await here.store.count()
+        said = await transports.preview(ADMINISTRATOR, asked)
+        assert await transports.preview(ADMINISTRATOR, asked) == said
+        assert (await here.store.count(), here.kernel.live) == (before, {})
+        assert (said["object"], said["would_start"], said["refusals"]) == ("preview", True, [])
+        assert said["admission"] is None
+        run = await transports.start(ADMINISTRATOR, asked)
+        (anchor,) = await here.bodies(run.terms.thread, names.LOOP)
+        # What it would start is what is started.
+        terms = {name: value for name, value in said.items() if name in run.terms.wire()}
+        assert len(terms) == 11
+        assert terms.items() <= anchor.items()
+        assert (said["tier"], said["tools"], said["forbidden_tools"], said["narrowed"]) == (
+            "operator",
+            ["record_note", "bash"],
+            ["search"],
+            [],
+        )
+        assert said["ceilings"]["max_turns"] == 3
+
+    starting(tmp_path, talk, says("Done."))
+
+
+@pytest.mark.claim("T5")
+def test_a_preview_names_every_refusal_that_a_start_would_meet(tmp_path: Path) -> None:
+    async def talk(here: Instance, transports: Transports) -> None:
+        await here.tier("trial", concurrent_runs=0, daily_runs=0, daily_cost_usd=0)
+        before = await here.store.count()
+        said = await transports.preview(ADMINISTRATOR, THEIRS)
+        assert said["would_start"] is False
+        assert [each["code"] for each in said["refusals"]] == [
+            "WORK_CONCURRENCY_EXCEEDED",
+            "WORK_DAILY_COUNT_EXCEEDED",
+            "WORK_DAILY_CAP_EXCEEDED",
+            "ISOLATION_UNAVAILABLE",
+        ]
+        assert FACTS.items() <= said["refusals"][-1].items()
+        assert said["admission"] == {"admission_capacity": 0, "admission_available": 0}
+        # Not even a refusal is written down for it.
+        assert await here.store.count() == before
+        with pytest.raises(WorkConcurrencyExceeded) as error:
+            await transports.start(ADMINISTRATOR, THEIRS)
+        assert said["refusals"][0] == error.value.wire()
+
+    starting(tmp_path, talk)
+
+
+@pytest.mark.claim("T5")
+def test_a_preview_of_a_start_that_may_not_be_is_refused_as_the_start_is(tmp_path: Path) -> None:
+    async def talk(here: Instance, transports: Transports) -> None:
+        for principal, start in (
+            (ADMINISTRATOR, Start(goal="x", actor=MEMBER, tools=("bash",))),
+            (MIA, Start(goal="x", actor=NED.actor)),
+            (Principal(MEMBER, frozenset()), MINE),
+        ):
+            answers = await asyncio.gather(
+                transports.preview(principal, start),
+                transports.start(principal, start),
+                return_exceptions=True,
+            )
+            preview, started = answers
+            assert isinstance(preview, SplError)
+            assert isinstance(started, SplError)
+            assert preview.wire() == started.wire()
+        assert await here.store.count() == 0
+
+    starting(tmp_path, talk)
+
+
+@pytest.mark.claim("T5")
+def test_a_preview_of_a_daemon_that_stops_says_so(tmp_path: Path) -> None:
+    async def talk(here: Instance, transports: Transports) -> None:
+        await transports.stop()
+        said = await transports.preview(ADMINISTRATOR, MINE)
+        assert (said["would_start"], said["refusals"][0]["code"]) == (False, "STORE_UNAVAILABLE")
+
+    starting(tmp_path, talk)
+
+
+# --- stops and flips, in process ---
+
+
+@pytest.mark.claim("T7")
+def test_a_stopped_run_whose_model_never_answers_gets_its_outcome_and_gives_its_place_back(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    provider = Hanging()
+
+    async def talk(here: Instance, transports: Transports) -> None:
+        await here.configure(MEMBERS, "in_process")
+        monkeypatch.setattr(transports, "_run_grace", 0.01)
+        run = await transports.start(ADMINISTRATOR, THEIRS)
+        with pytest.raises(WorkConcurrencyExceeded):
+            await transports.start(ADMINISTRATOR, THEIRS)
+        await provider.asked.wait()
+        await here.kernel.stop(MIA, run.terms.thread)
+        await asyncio.gather(*transports._runs)
+        row = await here.kernel.rows.row(run.terms.thread)
+        assert (row["state"], row["outcome"], row["summary"]) == (
+            "stopped",
+            "cancelled",
+            f"Stopped by {MEMBER}.",
+        )
+        with pytest.raises(RunFinished):
+            await here.kernel.stop(MIA, run.terms.thread)
+        await transports.start(ADMINISTRATOR, THEIRS)
+
+    starting(tmp_path, talk, provider=provider)
+
+
+@pytest.mark.claim("T6")
+def test_a_run_in_process_stays_there_when_its_key_is_flipped(tmp_path: Path) -> None:
+    async def talk(here: Instance, transports: Transports) -> None:
+        await here.configure(MEMBERS, "in_process")
+        runs = [await transports.start(ADMINISTRATOR, start) for start in (MINE, THEIRS)]
+        for topic in (TRANSPORT, MEMBERS):
+            await here.configure(topic, "sandboxed")
+        for run in runs:
+            assert (await here.kernel.rows.row(run.terms.thread))["transport"] == "in_process"
+            assert run.terms.thread in here.kernel.live
+            with pytest.raises((IsolationUnavailable, WorkConcurrencyExceeded)):
+                await transports.start(ADMINISTRATOR, Start(goal="x", actor=run.terms.actor))
+
+    starting(tmp_path, talk, provider=Hanging())

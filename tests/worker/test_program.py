@@ -105,7 +105,7 @@ def test_a_run_goes_through_the_doors_and_exits_0(start: Start, server: DoorServ
         {"id": "c2", "name": "record_note", "arguments": {"text": "é"}},
     ]
     server.answers += [
-        plain({"opening": [{"role": "user", "content": "Go."}], "tools": tools}),
+        plain({"opening": [{"role": "user", "content": "Go."}], "mark": "ab12", "tools": tools}),
         chunked({"reply": {"text": "", "calls": calls, "stop_reason": "tool_use"}}),
         plain({"decision": "allow", "observations": []}),
         plain({"id": "r", "observations": []}),
@@ -131,7 +131,7 @@ def test_a_run_goes_through_the_doors_and_exits_0(start: Start, server: DoorServ
     recorded = json.loads(server.requests[3].body)
     assert recorded["body"] == {"call_id": "c1", "status": "ok", "output": "42"}
     messages = json.loads(server.requests[6].body)["messages"]
-    assert messages[-1]["content"] == "noted\n[observation] Seen."
+    assert messages[-1]["content"] == "noted\n[observation ab12] Seen."
 
 
 def test_a_door_that_fails_is_one_line_and_exit_11(start: Start, server: DoorServer) -> None:

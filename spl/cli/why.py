@@ -1,0 +1,230 @@
+"""The command that tells a person how a run came out as it did: one page, from the records on its thread alone.
+
+Only what the kernel wrote counts, and of the run's own the kinds that it may author; whatever else stands on the
+thread is counted and no more. Goals, arguments, outputs and replies are anybody's words: each stays in the column of
+what is said, and no line of theirs can pass for a line of the page.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Final
+
+import click
+
+from spl.cli.options import common
+from spl.cli.output import is_json, print_json, print_pairs
+from spl.cli.text import brief
+from spl.client import Client, segment
+from spl.errors import RunNotFound
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+    from spl.client import Json
+
+    Row = tuple[str, str]
+
+_ENGINE: Final = "did:sync:system:engine"
+_KERNELS: Final = frozenset(
+    f"core.work.{name}.v1"
+    for name in (
+        "isolation", "turn", "tool_call", "tool_verdict", "tool_result", "observation", "note", "loop_outcome",
+    )
+)  # fmt: skip
+_RUNS: Final = frozenset(f"core.work.{name}.v1" for name in ("tool_result", "plan", "report"))
+
+
+_LINE: Final = 120
+"""Characters of an argument or an output, which are cut to a line."""
+
+_TEXT: Final = 2000
+"""Characters of what is told more of; the kernel's own texts are no longer."""
+
+
+@click.command()
+@click.argument("thread")
+@common
+def why(thread: str, home: str | None, output: str | None) -> None:
+    """Tell of the run on THREAD what was asked, allowed and done, and how it ended.
+
+    It is told by the records that the kernel and the run wrote there; others' are counted and no more. In a table what
+    is long is cut, in JSON it stands whole.
+    """
+    pages = Client.locate(home).pages(f"/v1/threads/{segment(thread)}/records")
+    told = tell(record for page in pages for record in page["data"])
+    if told is None:
+        raise RunNotFound(f"there is no run on the thread {thread!r}")
+    if is_json(output):
+        print_json(told)
+    else:
+        print_pairs(page_of(told))
+
+
+def tell(records: Iterable[Json]) -> Json | None:
+    """Give what the records of a thread, in their order, say of the run on it; None if there is none."""
+    told: Json | None = None
+    calls: dict[str, Json] = {}
+    outside = 0
+    for record in records:
+        kind = record["body"].get("kind")
+        if told is None and record["actor"] == _ENGINE and kind == "core.work.loop.v1":
+            told = _begun(record)
+        elif told is not None and _on_chain(record, told["asked"]["actor"]):
+            _take(told, calls, record)
+        else:
+            outside += 1
+    return None if told is None else {**told, "outside": outside}
+
+
+def page_of(told: Json) -> Iterator[Row]:
+    """Give the page for people, a row a line: what it is about, and what is said of it."""
+    yield from _opening(told)
+    for number, call in enumerate(told["calls"], 1):
+        yield "", ""
+        yield from _call(number, call)
+    yield "", ""
+    yield from _ending(told)
+
+
+def _on_chain(record: Json, actor: str) -> bool:
+    kind = record["body"].get("kind")
+    if not isinstance(kind, str):
+        return False
+    return (record["actor"] == _ENGINE and kind in _KERNELS) or (record["actor"] == actor and kind in _RUNS)
+
+
+def _begun(anchor: Json) -> Json:
+    body = anchor["body"]
+    asked = ("goal", "actor", "asked_by", "tier", "model", "started_at")
+    return {
+        "object": "why",
+        "run": anchor["thread"],
+        "asked": {name: body.get(name) for name in asked},
+        "transport": body["transport"],
+        "profile": body["profile"],
+        "confirmed": None,
+        "tools": body["tools"],
+        "narrowed": body["narrowed"],
+        "forbidden_tools": body.get("forbidden_tools", []),
+        "ceilings": body["ceilings"],
+        "used": {"turns": 0, "input_tokens": 0, "output_tokens": 0, "cost_usd": 0.0},
+        "calls": [],
+        "notes": [],
+        "own_words": 0,
+        "stopped_by": None,
+        "ended": None,
+    }
+
+
+def _take(told: Json, calls: dict[str, Json], record: Json) -> None:
+    """Take in the next record of a run's chain."""
+    body = record["body"]
+    match body["kind"]:
+        case "core.work.isolation.v1":
+            told["confirmed"] = [layer["layer"] for layer in body["layers"] if layer["confirmed"]]
+        case "core.work.turn.v1":
+            used, usage = told["used"], body["usage"]
+            used["turns"] += 1
+            used["input_tokens"] += usage["input_tokens"]
+            used["output_tokens"] += usage["output_tokens"]
+            used["cost_usd"] += body["cost_usd"]
+        case "core.work.tool_call.v1":
+            call = _parts(body, "call_id", "tool", "arguments")
+            call |= {"turn": told["used"]["turns"], "verdict": None, "result": None, "observations": []}
+            calls[record["id"]] = call
+            told["calls"].append(call)
+        case "core.work.tool_verdict.v1":
+            calls[body["fulfills"]]["verdict"] = _parts(body, "decision", "layer", "rule", "reason")
+        case "core.work.tool_result.v1":
+            calls[body["fulfills"]]["result"] = _parts(body, "status", "output", "truncated")
+        case "core.work.observation.v1":
+            calls[body["fulfills"]]["observations"].append(_parts(body, "rule", "text"))
+        case "core.work.note.v1":
+            told["notes"].append(body["text"])
+        case "core.work.loop_outcome.v1":
+            told["ended"] = {name: value for name, value in body.items() if name != "kind"}
+            told["stopped_by"] = body.get("stopped_by")
+        case _:
+            told["own_words"] += 1
+
+
+def _parts(body: Json, *names: str) -> Json:
+    return {name: body.get(name) for name in names}
+
+
+def _opening(told: Json) -> Iterator[Row]:
+    asked, used, ceilings = told["asked"], told["used"], told["ceilings"]
+    yield "run", told["run"]
+    yield "asked", brief(asked["goal"], _TEXT)
+    yield "as", f"{asked['actor']}, tier {asked['tier']}, asked by {asked['asked_by']}"
+    yield "begun", asked["started_at"]
+    yield "where", _where(told)
+    yield "could use", _listed(told["tools"])
+    yield "withheld", _listed(told["narrowed"])
+    yield "forbidden", _listed(told["forbidden_tools"])
+    yield "turns", f"{used['turns']}{_most(ceilings['max_turns'])}"
+    tokens = f"{used['input_tokens']} in, {used['output_tokens']} out"
+    yield "tokens", tokens + _most(ceilings["token_budget"])
+    yield "US dollars", f"{used['cost_usd']:g}{_most(ceilings['budget_usd'])}"
+
+
+def _where(told: Json) -> str:
+    if told["transport"] != "sandboxed":
+        return f"{told['transport']}: in the daemon itself, confined by nothing"
+    if told["confirmed"] is None:
+        return f"sandboxed, under the profile {told['profile']}, with no receipt of its isolation on record"
+    layers = len(told["confirmed"])
+    return f"sandboxed, under the profile {told['profile']}, {layers} layers confirmed before it began"
+
+
+def _call(number: int, call: Json) -> Iterator[Row]:
+    arguments = json.dumps(call["arguments"], ensure_ascii=False)
+    yield f"call {number}", brief(f"{call['tool']} {arguments}", _LINE)
+    verdict, result = call["verdict"], call["result"]
+    if verdict is not None:
+        rule = "" if verdict["rule"] is None else f", rule {verdict['rule']}"
+        said = f"{verdict['decision']} (layer {verdict['layer']}{rule}): {verdict['reason']}"
+        yield "verdict", brief(said, _TEXT)
+    if result is not None:
+        cut = ", of which the end was not kept" if result["truncated"] else ""
+        yield "result", f"{result['status']}{cut}: {brief(result['output'], _LINE)}"
+    elif verdict is not None and verdict["decision"] == "allow":
+        yield "result", "none on record"
+    for observed in call["observations"]:
+        yield "observed", f"{observed['rule']}: {brief(observed['text'], _TEXT)}"
+
+
+def _ending(told: Json) -> Iterator[Row]:
+    for note in told["notes"]:
+        yield "note", brief(note, _LINE)
+    if told["own_words"]:
+        yield "own words", f"plans and reports by the run itself: {told['own_words']}"
+    ended = told["ended"]
+    if ended is None:
+        yield "ended", "not yet: the run is going on, for no outcome is on record"
+    else:
+        if told["stopped_by"] is not None:
+            yield "stopped", f"by {told['stopped_by']}"
+        success = "a success" if ended["success"] else "no success"
+        yield "ended", f"{ended['outcome']}, {success}; state {ended['state']}, evidence {ended['evidence']}"
+        yield "at", f"{ended['ended_at']}{_exit(ended['exit'])}"
+        yield (
+            "calls",
+            f"{ended['tool_calls_ok']} succeeded, {ended['tool_calls_failed']} failed or were not run",
+        )
+        yield "summary", brief(ended["summary"], _TEXT)
+    if told["outside"]:
+        yield "outside", f"other records on the thread, outside the run's chain: {told['outside']}"
+
+
+def _exit(said: Json | None) -> str:
+    return "" if said is None else "".join(f", exit {name} {value}" for name, value in said.items())
+
+
+def _listed(names: list[str]) -> str:
+    return ", ".join(names) or "nothing"
+
+
+def _most(ceiling: float | None) -> str:
+    return "" if ceiling is None else f" of {ceiling}"

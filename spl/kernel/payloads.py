@@ -1,0 +1,43 @@
+"""What a door is told: untrusted on either transport, and checked here before a door believes any of it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from spl.errors import InvalidBody
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+_MESSAGES_LIMIT = 2000
+_ROLES = frozenset(("system", "user", "assistant", "tool"))
+
+Json = dict[str, Any]
+
+
+def fields(payload: Mapping[str, Any], *known: str) -> None:
+    """Refuse a field that a door does not know; raises `InvalidBody`."""
+    if unknown := sorted(set(payload) - set(known)):
+        raise InvalidBody(f"this door knows no field {unknown[0]!r:.80}")
+
+
+def string(payload: Mapping[str, Any], name: str) -> str:
+    """Give a field that must be a string; raises `InvalidBody`."""
+    said = payload.get(name)
+    if not isinstance(said, str):
+        raise InvalidBody(f"{name!r} must be a string")
+    return said
+
+
+def messages(payload: Mapping[str, Any]) -> list[Json]:
+    """Give the conversation to put before the model; raises `InvalidBody`."""
+    said = payload.get("messages")
+    if not isinstance(said, list) or not 1 <= len(said) <= _MESSAGES_LIMIT:
+        raise InvalidBody(f"'messages' must be a list of 1 to {_MESSAGES_LIMIT} messages")
+    for message in said:
+        role = message.get("role") if isinstance(message, dict) else None
+        if not isinstance(role, str) or role not in _ROLES:
+            raise InvalidBody(f"each message is an object with a role of {', '.join(sorted(_ROLES))}")
+        if not isinstance(message.get("content"), str):
+            raise InvalidBody("each message has a 'content', a string")
+    return said

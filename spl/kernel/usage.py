@@ -1,0 +1,144 @@
+"""What each actor's runs use up: how many are going, and how many were started and what they cost today, in UTC.
+
+The log is read for it once, at the daemon's start; from then on it is counted here, before anything is awaited, so
+that no number of starts at once gets past a ceiling.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from decimal import Decimal
+from typing import TYPE_CHECKING
+
+from spl.errors import WorkConcurrencyExceeded, WorkDailyCapExceeded, WorkDailyCountExceeded
+from spl.kernel.names import LOOP, OUTCOME
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from datetime import datetime
+
+    from spl.errors import SplError
+    from spl.kernel.tiers import Tier
+    from spl.records.record import Record
+    from spl.records.store import Store
+
+_PAGE = 1000
+_DATE = 10
+"""Characters of a time in ISO 8601 that are its date."""
+
+
+class Usage:
+    """Counts by actor; `now` is the time of day in UTC."""
+
+    def __init__(self, now: Callable[[], datetime]) -> None:
+        self._now = now
+        self._going: Counter[str] = Counter()
+        self._started: Counter[tuple[str, str]] = Counter()
+        self._spent: dict[tuple[str, str], Decimal] = {}
+
+    async def read(self, store: Store) -> None:
+        """Count what the log says of today, before anything is started; every run in it must have its outcome."""
+        today = self._today()
+        for anchor in await _anchors_since(store, today):
+            actor = anchor.body["actor"]
+            self._started[today, actor] += 1
+            for outcome in await store.select(thread=anchor.thread, kind=OUTCOME, limit=1):
+                self.charge(actor, Decimal(str(outcome.body["spent_usd"])))
+
+    def refusals(self, actor: str, tier: Tier) -> list[SplError]:
+        """Give what keeps another run of this actor from being started now."""
+        found: list[SplError] = []
+        started, spent = self._started[self._today(), actor], self.spent(actor)
+        if tier.concurrent_runs is not None and self._going[actor] >= tier.concurrent_runs:
+            found.append(
+                WorkConcurrencyExceeded(
+                    f"{self._going[actor]} runs of {actor} are going on, and its tier {tier.name} allows "
+                    f"{tier.concurrent_runs} at once (concurrent_runs)",
+                    limit=tier.concurrent_runs,
+                    running=self._going[actor],
+                    retry_after_secs=1,
+                )
+            )
+        if tier.daily_runs is not None and started >= tier.daily_runs:
+            found.append(
+                WorkDailyCountExceeded(
+                    f"{started} runs of {actor} were started today, and its tier {tier.name} allows "
+                    f"{tier.daily_runs} a day (daily_runs)",
+                    limit=tier.daily_runs,
+                    started=started,
+                    retry_after_secs=self._until_midnight(),
+                )
+            )
+        if tier.daily_cost_usd is not None and spent >= tier.daily_cost_usd:
+            found.append(
+                WorkDailyCapExceeded(
+                    f"the runs of {actor} have cost {spent} USD today, and its tier {tier.name} allows "
+                    f"{tier.daily_cost_usd} USD a day (daily_cost_usd)",
+                    limit_usd=float(tier.daily_cost_usd),
+                    spent_usd=float(spent),
+                    retry_after_secs=self._until_midnight(),
+                )
+            )
+        return found
+
+    def take(self, actor: str, tier: Tier) -> Place:
+        """Count a run in before it starts; raises the first of its `refusals`."""
+        for refusal in self.refusals(actor, tier):
+            raise refusal
+        day = self._today()
+        self._going[actor] += 1
+        self._started[day, actor] += 1
+        return Place(self, day, actor)
+
+    def spent(self, actor: str) -> Decimal:
+        """Give what this actor's runs have cost today, in US dollars."""
+        return self._spent.get((self._today(), actor), Decimal(0))
+
+    def charge(self, actor: str, cost_usd: Decimal) -> None:
+        """Count what a model call of this actor's run has cost."""
+        self._spent[self._today(), actor] = self.spent(actor) + cost_usd
+
+    def ended(self, actor: str) -> None:
+        """Count a run out; a `Place` does this once."""
+        self._going[actor] -= 1
+        if not self._going[actor]:
+            del self._going[actor]
+
+    def never_started(self, day: str, actor: str) -> None:
+        """Take a start back that came to nothing; a `Place` does this once."""
+        self._started[day, actor] -= 1
+
+    def _today(self) -> str:
+        return self._now().date().isoformat()
+
+    def _until_midnight(self) -> int:
+        now = self._now()
+        return 86_400 - (now.hour * 3600 + now.minute * 60 + now.second)
+
+
+class Place:
+    """One run's place among its actor's, given back once however often it is released."""
+
+    def __init__(self, usage: Usage, day: str, actor: str) -> None:
+        self._usage = usage
+        self._day = day
+        self._actor = actor
+        self._held = True
+
+    def release(self, *, started: bool = True) -> None:
+        """Count the run out; with `started` false its start is not counted among the day's either."""
+        if self._held:
+            self._held = False
+            self._usage.ended(self._actor)
+            if not started:
+                self._usage.never_started(self._day, self._actor)
+
+
+async def _anchors_since(store: Store, day: str) -> list[Record]:
+    """Give the anchors of runs started on a day or after it: the newest, back to the first that is older."""
+    limit = _PAGE
+    while True:
+        newest = await store.select(kind=LOOP, limit=limit, newest_first=True)
+        if len(newest) < limit or newest[-1].body["started_at"][:_DATE] < day:
+            return [each for each in newest if each.body["started_at"][:_DATE] >= day]
+        limit *= 4

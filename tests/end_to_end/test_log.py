@@ -1,0 +1,96 @@
+"""A log that takes no more while a run is going: what cannot be written down does not happen."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+from typing import TYPE_CHECKING
+
+import pytest
+
+from spl.errors import StoreUnavailable
+from tests.end_to_end import scripts
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from tests.end_to_end.daemon import Daemon, Shape
+    from tests.end_to_end.model import Model
+
+
+@contextlib.contextmanager
+def full(shape: Shape, daemon: Daemon) -> Iterator[None]:
+    """Let a daemon write to no file for a while, as on a full disk: write(2) fails, by RLIMIT_FSIZE (setrlimit(2))."""
+    limit(shape, daemon, "0")
+    try:
+        yield
+    finally:
+        limit(shape, daemon, "unlimited")
+
+
+def limit(shape: Shape, daemon: Daemon, size: str) -> None:
+    """Set how long a file may become by a daemon's hand; its own user may, and here no root but that one."""
+    command = ["prlimit", f"--pid={daemon.process.pid}", f"--fsize={size}:unlimited"]
+    subprocess.run(command, user=shape.uid, group=shape.uid, extra_groups=[], check=True)
+
+
+@pytest.mark.claim("K1", "K3")
+def test_a_verdict_that_cannot_be_written_down_is_a_denial_and_nothing_runs(
+    shape: Shape, home: Path, model: Model
+) -> None:
+    with model.daemon(shape, home) as daemon:
+        daemon.set_transport("sandboxed")
+        thread = daemon.start("Take a note.")["thread"]
+        worker = daemon.worker_pid(thread)
+        asked = model.asked()
+        # Held still between its model's reply, which is written down, and what it makes of it.
+        os.kill(worker, signal.SIGSTOP)
+        asked.answer(scripts.calling(scripts.NOTE))
+        while not daemon.bodies(thread, "core.work.turn.v1"):
+            assert daemon.process.poll() is None
+        with full(shape, daemon):
+            before = daemon.bodies(thread)
+            os.kill(worker, signal.SIGCONT)
+            asked = model.asked()
+            assert asked.shown.startswith("This call was not run (log): its verdict cannot be written down")
+            assert daemon.bodies(thread) == before
+            with pytest.raises(StoreUnavailable):
+                daemon.start("Another.")
+            assert daemon.request("GET", f"/v1/runs/{thread}")["state"] == "running"
+        asked.answer(scripts.calling(scripts.SUM))
+        model.asked().answer(scripts.saying("Done."))
+        row = daemon.finish(thread)
+        assert daemon.bodies(thread, "core.work.note.v1") == []
+        # The call that was judged, with room again, ran.
+        verdicts = daemon.bodies(thread, "core.work.tool_verdict.v1")
+        assert [(each["tool"], each["decision"]) for each in verdicts] == [("calculate", "allow")]
+        assert (row["state"], row["tool_calls_ok"]) == ("done", 1)
+
+
+@pytest.mark.claim("K3")
+def test_a_command_whose_verdict_cannot_be_written_down_does_not_run_in_process_either(
+    same_user: Shape, home: Path, model: Model
+) -> None:
+    let_go, second = (home.with_name(name) for name in ("let-go", "second"))
+    os.mkfifo(let_go)
+    let_go.chmod(0o666)
+    with model.daemon(same_user, home) as daemon:
+        thread = daemon.start("Two commands.")["thread"]
+        commands = [f"cat {let_go}", f"touch {second}"]
+        model.asked().answer(
+            scripts.calling(*({"name": "bash", "arguments": {"command": each}} for each in commands))
+        )
+        # It opens once the first command reads it, and so is going on.
+        with contextlib.ExitStack() as stack:
+            opened = stack.enter_context(let_go.open("w"))
+            stack.enter_context(full(same_user, daemon))
+            opened.close()
+            daemon.log.wait_for("the outcome cannot be written")
+            assert daemon.request("GET", f"/v1/runs/{thread}")["state"] == "running"
+        row = daemon.finish(thread)
+        assert (row["state"], row["outcome"]) == ("stopped_short", "failed")
+        assert len(daemon.bodies(thread, "core.work.tool_verdict.v1")) == 1
+    assert not second.exists()
