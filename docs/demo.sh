@@ -16,7 +16,7 @@ daemon=
 
 finish() {
     code=$?
-    trap - EXIT INT TERM
+    trap - EXIT INT TERM HUP PIPE
     if [ -n "$daemon" ]; then
         kill "$daemon" 2>/dev/null || true
         wait "$daemon" || true
@@ -31,6 +31,9 @@ finish() {
 trap finish EXIT
 trap 'exit 130' INT
 trap 'exit 143' TERM
+trap 'exit 129' HUP
+# A reader that has gone, as 'head' does, must not leave the daemon behind.
+trap 'exit 141' PIPE
 
 title() { printf '\n== %s\n' "$*"; }
 

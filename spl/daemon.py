@@ -199,31 +199,8 @@ async def _start(
     if isinstance(sandbox, Sandbox):
         await stack.enter_async_context(_stopped_by(stopping, sandbox.plans))
     profiles = Profiles(library, sandbox if isinstance(sandbox, LayerError) else sandbox.plans)
-    operator = operator_did(login())
-    config = await Config.follow(store, _now)
-    usage = Usage(_now)
-    members = await Members.follow(store, operator=operator, now=_now)
-    kernel = Kernel(
-        store,
-        config,
-        broker,
-        Admission(
-            _memory(),
-            lambda: settings.admission_capacity if config.capacity is None else config.capacity,
-            most=_most_workers(settings),
-        ),
-        Credentials(time.monotonic),
-        usage,
-        members,
-        operator=operator,
-        data=home.data,
-        host_tools=hosts.shape() is hosts.Shape.SAME_USER,
-        check_profile=profiles.check,
-        now=_now,
-    )
-    if closed := await kernel.close_orphans():
-        _log.warning("closed runs of an earlier daemon", threads=closed)
-    await usage.read(store)
+    kernel = await _kernel(settings, home, store, broker, profiles)
+    config = kernel.config
     transports = Transports(
         kernel,
         sandbox,
@@ -231,7 +208,9 @@ async def _start(
         run_grace=settings.run_grace_seconds,
     )
     daemon = _Daemon(home, tcp.getsockname()[1], kernel, worker_path, transports, began)
-    authenticator = Authenticator(operator, token, members, rotated=lambda: home.rotate_token(login()))
+    authenticator = Authenticator(
+        kernel.operator, token, kernel.members, rotated=lambda: home.rotate_token(login())
+    )
     api = OperatorApi(kernel, transports, profiles, authenticator, daemon.health)
     app = api.app(max_body_bytes=settings.max_body_bytes)
     doors = worker_app(kernel.credentials, max_body_bytes=_WORKER_BODY_BYTES)
@@ -259,16 +238,47 @@ async def _start(
     return daemon
 
 
+async def _kernel(
+    settings: Settings, home: Home, store: SqliteStore, broker: Broker, profiles: Profiles
+) -> Kernel:
+    """Make the kernel over a log: all that stands there is in force, and no run is left open, when this returns."""
+    operator = operator_did(login())
+    config = await Config.follow(store, _now)
+    kernel = Kernel(
+        store,
+        config,
+        broker,
+        Admission(
+            _memory(),
+            lambda: settings.admission_capacity if config.capacity is None else config.capacity,
+            most=_most_workers(settings),
+        ),
+        Credentials(time.monotonic),
+        Usage(_now),
+        await Members.follow(store, operator=operator, now=_now),
+        operator=operator,
+        data=home.data,
+        host_tools=hosts.shape() is hosts.Shape.SAME_USER,
+        check_profile=profiles.check,
+        now=_now,
+    )
+    if closed := await kernel.close_orphans():
+        _log.warning("closed runs of an earlier daemon", threads=closed)
+    # Only now has every run in the log its outcome, which says what it cost.
+    await kernel.usage.read(store)
+    return kernel
+
+
 def _take(settings: Settings, stack: contextlib.AsyncExitStack) -> tuple[Home, socket.socket]:
     """Take the home and the port: neither is left changed when the other cannot be had."""
     if os.path.lexists(settings.home):
         home = _lock(Home.open(settings.home, create=True), stack)
         tcp = bind_tcp(ADDRESS, settings.port)
+        stack.callback(tcp.close)
     else:
         tcp = bind_tcp(ADDRESS, settings.port)
         stack.callback(tcp.close)
         home = _lock(Home.open(settings.home, create=True), stack)
-    stack.callback(tcp.close)
     return home, tcp
 
 

@@ -148,7 +148,7 @@ class Unauthenticated(SplError):
     code = "UNAUTHENTICATED"
     status = 401
     exit_status = 20
-    remedy = "send 'Authorization: Bearer' with a live token; 'spl token show' prints the operator's"
+    remedy = "send 'Authorization: Bearer' with a live token, SPL_TOKEN here; 'spl token show' prints the operator's"
 
 
 class TokenRevoked(SplError):
@@ -220,7 +220,7 @@ class MemberExists(SplError):
     code = "MEMBER_EXISTS"
     status = 409
     exit_status = 22
-    remedy = "choose another label, or revoke that member first"
+    remedy = "choose another label"
 
 
 class EventUnknown(SplError):

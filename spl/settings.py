@@ -83,7 +83,7 @@ class Settings(BaseSettings):
         default=5.0, description="seconds that requests in flight are given to end when the daemon stops"
     )
     run_grace_seconds: _Seconds = Field(
-        default=10.0,
+        default=5.0,
         description="seconds that a run which is stopped, or past a ceiling, is given to come to its next step "
         "before it is broken off",
     )

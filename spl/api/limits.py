@@ -72,7 +72,7 @@ def _replay(body: bytes, receive: Receive) -> Receive:
 
 async def refuse_unread(error: SplError, receive: Receive, send: Send) -> None:
     """Answer an error without reading the request's body, and close the connection."""
-    document = json.dumps(error.wire()).encode()
+    document = json.dumps(error.wire(), separators=(",", ":")).encode()
     headers = [
         (b"content-type", b"application/json"),
         (b"content-length", str(len(document)).encode()),

@@ -9,6 +9,7 @@ from pydantic import Field
 
 from spl.api.answers import JsonAnswer, listing
 from spl.api.requests import Body, query, read_body
+from spl.errors import NotFound
 from spl.kernel.members import DEFAULT_SCOPES
 from spl.kernel.principals import ADMIN, SCOPES
 
@@ -79,10 +80,9 @@ class MembersApi:
         principal.require(ADMIN)
         query(request)
         body = await read_body(request, TokenBody)
-        members = self.kernel.members
-        holder = self.kernel.operator if body.label is None else members.member(body.label).actor
-        scopes = members.most(holder) if body.scopes is None else frozenset(body.scopes)
-        token, secret = await members.mint(holder, scopes, by=principal.actor)
+        holder = self.kernel.operator if body.label is None else body.label
+        scopes = None if body.scopes is None else frozenset(body.scopes)
+        token, secret = await self.kernel.members.mint(holder, scopes, by=principal.actor)
         return JsonAnswer({**token.wire(), "token": secret}, 201)
 
     async def tokens(self, request: Request, principal: Principal) -> Response:
@@ -109,7 +109,13 @@ class MembersApi:
         """Answer `DELETE /v1/tokens/{id}`; the operator's own is rotated, never taken away."""
         principal.require(ADMIN)
         query(request)
-        token = await self.kernel.members.revoke_token(request.path_params["id"], by=principal.actor)
+        id_ = request.path_params["id"]
+        if id_ == OWN:
+            raise NotFound(
+                "the operator's own token is not taken away",
+                remedy="put another in its place: 'spl token rotate'",
+            )
+        token = await self.kernel.members.revoke_token(id_, by=principal.actor)
         return JsonAnswer({**token.wire(), "revoked": True})
 
     def _row(self, member: Member) -> dict[str, Any]:

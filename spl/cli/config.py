@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from typing import TYPE_CHECKING, Final
 
 import click
@@ -19,7 +20,7 @@ from spl.cli.output import (
 )
 from spl.cli.text import shown
 from spl.client import Client, segment
-from spl.errors import NotFound
+from spl.errors import ActorNotCovered, NotFound
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -30,7 +31,10 @@ THREAD: Final = "th_engine_config"
 ACTOR: Final = "did:sync:system:engine"
 CONFIG: Final = "core.engine.config.v1"
 TIER: Final = "core.engine.tier.v1"
-TIERS: Final = ("trial", "paid", "team", "operator")
+GIVEN: Final = ("trial", "paid", "team")
+"""The tiers that an actor can be given."""
+
+TIERS: Final = (*GIVEN, "operator")
 
 # The field that tells records of one topic apart, as the kernel does.
 _KEYS: Final = {"work_loop_profile": "tier", "actor_tier": "actor", "permission_rule": "name"}
@@ -38,19 +42,35 @@ _KEYS: Final = {"work_loop_profile": "tier", "actor_tier": "actor", "permission_
 _RULE: Final = ("name", "action", "priority", "enabled", "hits", "expression")
 _MOST_PRIORITY: Final = 1_000_000
 
+# `resource` beside a string that it never is: it begins with "tool:". What no pattern can tell passes: an escape, three
+# quotes.
+_NEVER: Final = re.compile(r"""(?<![\w.])resource\s*(?:[!=]=|in\s*\[)\s*[rR]?(["'])(?!tool:|\\|\1)(.*?)\1""")
+
 _WHOLE, _NUMBER = click.IntRange(min=0), click.FloatRange(min=0)
+_SOME, _SECONDS = click.IntRange(min=1), click.FloatRange(min=1)
 _CEILINGS: Final = {
-    "max_turns": (_WHOLE, "The most model calls of a run."),
-    "wall_clock_secs": (_NUMBER, "The longest a run may take, in seconds."),
-    "token_budget": (_WHOLE, "The most tokens of a run, in and out."),
-    "default_budget_usd": (_NUMBER, "What a run may spend, in US dollars."),
+    "max_turns": (_SOME, "The most model calls of a run."),
+    "wall_clock_secs": (_SECONDS, "The longest a run may take, in seconds."),
+    "token_budget": (_SOME, "The most tokens of a run, in and out."),
+    "default_budget_usd": (
+        _NUMBER,
+        "The most a run may spend, in US dollars; the operator's may ask for more.",
+    ),
     "daily_cost_usd": (_NUMBER, "What an actor's runs may cost a day (UTC), in US dollars."),
     "daily_runs": (_WHOLE, "How many runs an actor may start a day (UTC)."),
     "concurrent_runs": (_WHOLE, "How many runs of an actor may go on at once."),
 }
 
 
-@click.group()
+class _Group(click.Group):
+    """The commands, one of which is found by the name that the others would have it bear."""
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        """Give a command; None if there is none of this name."""
+        return super().get_command(ctx, "list-rules" if cmd_name == "list-permission-rules" else cmd_name)
+
+
+@click.group(cls=_Group)
 def config() -> None:
     """Show the configuration in force, or change it."""
 
@@ -58,16 +78,15 @@ def config() -> None:
 @config.command("show", short_help="Show what is in force.")
 @common
 def show_config(home: str | None, output: str | None) -> None:
-    """Show what the running daemon took, and the records it took it from: the newest of each thing decided."""
+    """Show what the running daemon took, and the records it took it from: the newest of each thing decided.
+
+    The records are the operator's to read: with anyone else's token they are null, which standard error says.
+    """
     client = Client.locate(home)
     in_force = _in_force(client)
-    newest: dict[str, Json] = {}
-    # Others may write to this thread as well, and configure nothing by it.
-    for page in client.pages("/v1/records", thread=THREAD, actor=ACTOR):
-        for record in page["data"]:
-            newest |= dict.fromkeys(_decided(record["body"]), record)
-    by_sequence = {record["sequence"]: record for record in newest.values()}
-    records = [by_sequence[sequence] for sequence in sorted(by_sequence)]
+    records = _records(client)
+    if records is None:
+        click.echo("spl: config show: the records are the operator's to read, and not this token's", err=True)
     if is_json(output):
         print_json({"object": "config", "work_loop": in_force, "records": records})
         return
@@ -114,7 +133,7 @@ def set_profile(profile: str, home: str | None, output: str | None, tier: str | 
         click.echo(f"spl: config set-profile: {shown(said)}", err=True)
 
 
-@config.command("unset-profile", short_help="Go by another profile again.")
+@config.command("unset-profile", short_help="Take the choice of a profile back.")
 @common
 @_tier
 def unset_profile(home: str | None, output: str | None, tier: str | None) -> None:
@@ -174,9 +193,12 @@ def add_rule(
     rule = {"name": name, "action": action, "priority": priority, "expression": expression}
     _record(client, {"topic": "permission_rule", **rule, "enabled": True})
     print_document(_rule(client, name), output)
+    for _, text in _NEVER.findall(expression):
+        said = f"warning: `resource` is never {text!r}, it is 'tool:' and the tool's name"
+        click.echo(f"spl: config add-permission-rule: {shown(said)}", err=True)
 
 
-_flag = click.option("--name", "flag", metavar="NAME", help="The rule's name, given so.")
+_flag = click.option("--name", "flag", metavar="NAME", help="The rule's name, as an option instead.")
 
 
 @config.command("remove-permission-rule", short_help="Take a rule away.")
@@ -200,7 +222,7 @@ def disable_rule(name: str | None, home: str | None, output: str | None, flag: s
     _switch(home, output, _one(name, flag), enabled=False)
 
 
-@config.command("enable-permission-rule", short_help="Have it match again.")
+@config.command("enable-permission-rule", short_help="Have a rule match again.")
 @click.argument("name", required=False)
 @common
 @_flag
@@ -231,12 +253,12 @@ def _ceilings(command: Command) -> Command:
     multiple=True,
     metavar="CEILING",
     type=click.Choice([name.replace("_", "-") for name in _CEILINGS]),
-    help="A ceiling to have its first value again; repeatable.",
+    help="A ceiling to have its shipped value again, such as max-turns; repeatable.",
 )
 def set_tier(
     tier: str, home: str | None, output: str | None, reset: tuple[str, ...], **ceilings: float | None
 ) -> None:
-    """Change ceilings of a tier for the runs that start from now on; a tier's reach is what it is.
+    """Change ceilings of a tier for the runs that start from now on.
 
     Prints the tier as the running daemon took it. Runs already going keep their ceilings.
     """
@@ -256,12 +278,18 @@ def set_tier(
 @common
 def list_tiers(home: str | None, output: str | None) -> None:
     """List the tiers with their ceilings in force; where nothing stands there is no ceiling."""
-    print_listing(Client.locate(home).request("GET", "/v1/tiers"), output, "tier", *_CEILINGS)
+    listing = Client.locate(home).request("GET", "/v1/tiers")
+    if is_json(output):
+        print_json(listing)
+    else:
+        tiers = listing["data"]
+        rows = ([ceiling, *(tier.get(ceiling) for tier in tiers)] for ceiling in _CEILINGS)
+        print_rows(("", *(tier["tier"] for tier in tiers)), rows)
 
 
 @config.command("set-actor-tier", short_help="Give an actor a tier.")
 @click.argument("actor", metavar="DID")
-@click.argument("tier", type=click.Choice(TIERS[:-1]))
+@click.argument("tier", type=click.Choice(GIVEN))
 @common
 def set_actor_tier(actor: str, tier: str, home: str | None, output: str | None) -> None:
     """Give an actor a tier for its runs that start from now on; the operator's own comes with the instance."""
@@ -323,6 +351,28 @@ def _record(client: Client, said: Json, *, kind: str = CONFIG) -> Json:
 def _in_force(client: Client) -> Json:
     work_loop: Json = client.request("GET", "/v1/engine/health")["work_loop"]
     return work_loop
+
+
+def _records(client: Client) -> list[Json] | None:
+    """Give the newest record of each thing decided; None where the bearer may read but its own."""
+    newest: dict[str, Json] = {}
+    # Others may write to this thread as well, and configure nothing by it.
+    for page in client.pages("/v1/records", thread=THREAD, actor=ACTOR):
+        for record in page["data"]:
+            newest |= dict.fromkeys(_decided(record["body"]), record)
+    by_sequence = {record["sequence"]: record for record in newest.values()}
+    if by_sequence or _reads_all(client):
+        return [by_sequence[sequence] for sequence in sorted(by_sequence)]
+    return None
+
+
+def _reads_all(client: Client) -> bool:
+    # What is not the bearer's is left out of records without a word, and of runs with one.
+    try:
+        client.request("GET", "/v1/runs", query={"actor": ACTOR, "limit": 1})
+    except ActorNotCovered:
+        return False
+    return True
 
 
 def _decided(body: Json) -> Iterator[str]:

@@ -71,7 +71,12 @@ class Commands(click.Group):
             formatter.write_dl([(name, text) for name, (_, text) in COMMANDS.items()])
 
 
-@click.command(cls=Commands)
+# The group has each command by its name, for click to say which one may have been meant.
+@click.command(
+    cls=Commands,
+    commands={name: click.Command(name) for name in COMMANDS},
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
 @click.version_option(__version__, message="spl %(version)s")
 def commands() -> None:
     """Run work loops in confined processes, each tool call judged by the kernel and on record."""
@@ -141,9 +146,8 @@ def _report(error: SplError, output: str | None) -> None:
         lines += map(shown, excerpt.split("\n")[:2])
     if output == "json":
         lines.append(json.dumps({**error.wire(), "remedy": remedy}))
-    with contextlib.suppress(
-        OSError
-    ):  # where standard error is full, the exit status is all that can be told
+    # Where standard error is full, the exit status is all that can be told.
+    with contextlib.suppress(OSError):
         click.echo("\n".join(lines), err=True)
 
 

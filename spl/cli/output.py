@@ -20,6 +20,9 @@ if TYPE_CHECKING:
 # A table that is not on a terminal is searched rather than looked at: its lines should not wrap.
 _WIDTH_WITHOUT_TERMINAL = 200
 
+# What is left to each column but the first, and to the gap before it, however narrow the terminal is.
+_LEAST = 7
+
 
 def is_json(output: str | None) -> bool:
     """Tell whether to print JSON: asked for, or not asked for a table and not on a terminal."""
@@ -43,11 +46,22 @@ def print_line(text: str = "") -> None:
 
 
 def print_rows(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
-    """Print a table with a line for each row."""
+    """Print a table with a line for each row.
+
+    What stands first, an id or a name, is to be copied: it is never folded, though the lines be longer than the
+    terminal is wide.
+    """
+    from rich.cells import cell_len  # noqa: PLC0415
+
     table = _table(*columns)
+    widest = cell_len(columns[0])
     for row in rows:
-        table.add_row(*map(_cell, row))
-    _print(table)
+        cells = [_cell(value) for value in row]
+        table.add_row(*cells)
+        widest = max(widest, cell_len(cells[0]))
+    table.columns[0].no_wrap = True
+    table.columns[0].min_width = widest
+    _print(table, least=widest + _LEAST * (len(columns) - 1))
 
 
 def print_pairs(pairs: Iterable[tuple[str, object]]) -> None:
@@ -106,13 +120,18 @@ def _cell(value: object) -> str:
     return shown(value if isinstance(value, str) else json.dumps(value))
 
 
-def _print(table: Table) -> None:
+def _print(table: Table, least: int = 0) -> None:
+    """Print a table as wide as the terminal, or as the least that it needs; no line ends in blanks."""
     from rich.console import Console  # noqa: PLC0415
 
     # What looks like markup in somebody's text is text.
     width = None if _terminal() else _WIDTH_WITHOUT_TERMINAL
+    console = Console(markup=False, highlight=False, emoji=False, width=width)
+    console.width = max(console.width, least)
     with _printing():
-        Console(markup=False, highlight=False, emoji=False, width=width).print(table)
+        with console.capture() as captured:
+            console.print(table)
+        click.echo("\n".join(line.rstrip() for line in captured.get().split("\n")), nl=False)
 
 
 @contextmanager

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Final
 
 import click
 
+from spl.cli.config import GIVEN
 from spl.cli.instance import own_home
 from spl.cli.options import common, home_option, output_option
 from spl.cli.output import is_json, print_document, print_facts, print_json, print_line, print_listing
@@ -21,11 +22,13 @@ if TYPE_CHECKING:
 OPERATORS: Final = "operator"
 """The id of the token in the home's token file."""
 
-TIERS: Final = ("trial", "paid", "team")
-"""The tiers that a member can have."""
-
 _scopes = click.option(
-    "--scope", "scopes", multiple=True, metavar="SCOPE", help="A scope it is to hold; repeatable."
+    "--scope",
+    "scopes",
+    multiple=True,
+    metavar="SCOPE",
+    help="A scope it is to hold, and none but those given: records:read, records:write, work:run, config:write; "
+    "repeatable.",
 )
 
 
@@ -37,7 +40,7 @@ def member() -> None:
 @member.command("add", short_help="Add a member and print its token.")
 @click.argument("label")
 @common
-@click.option("--tier", type=click.Choice(TIERS), help="Its tier; trial unless given.")
+@click.option("--tier", type=click.Choice(GIVEN), help="Its tier; trial unless given.")
 @_scopes
 @click.option("--agent", is_flag=True, help="It is a program, and its actor did:sync:agent:LABEL.")
 def add_member(
@@ -92,7 +95,10 @@ def show_token(home: str | None, output: str | None) -> None:
 @click.option("--member", "label", metavar="LABEL", help="Whose it is to be; the operator's unless given.")
 @_scopes
 def mint_token(home: str | None, output: str | None, label: str | None, scopes: tuple[str, ...]) -> None:
-    """Make another token of a member's or the operator's, and print it; it is shown this once."""
+    """Make another token of a member's or the operator's, and print it; it is shown this once.
+
+    Without a scope it holds all that its holder may have.
+    """
     asked = {"label": label, "scopes": list(scopes) or None}
     _print_token(Client.locate(home).request("POST", "/v1/tokens", _said(asked)), output)
 

@@ -31,11 +31,21 @@ _COLUMNS: Final = ("thread", "actor", "state", "transport", "turns", "spent_usd"
 @click.option("--model", metavar="NAME", help="The model to call; the provider's default unless given.")
 @click.option("--max-turns", type=click.IntRange(min=1), help="The most model calls.")
 @click.option("--budget-usd", type=click.FloatRange(min=0), help="The most it may spend, in US dollars.")
-@click.option("--wall-clock-secs", type=click.FloatRange(min=0), help="The longest it may take, in seconds.")
+@click.option(
+    "--wall-clock-secs",
+    type=click.FloatRange(min=0, min_open=True),
+    help="The longest it may take, in seconds.",
+)
 @click.option(
     "--forbid", "forbidden", multiple=True, metavar="TOOL", help="A tool it may not call; repeatable."
 )
-@click.option("--tool", "tools", multiple=True, metavar="TOOL", help="A tool it may call; repeatable.")
+@click.option(
+    "--tool",
+    "tools",
+    multiple=True,
+    metavar="TOOL",
+    help="A tool it may call, and none but those given; repeatable.",
+)
 @click.option("--preview", is_flag=True, help="Say what the start would be, and start nothing.")
 def run(
     goal: str,
@@ -74,9 +84,11 @@ def run(
     print_document(row, output)
     if row["state"] != "done":
         raise RunNotCompleted(
-            f"the run {row['thread']} ended {row['state']}, outcome {row.get('outcome')}: {row.get('summary')}",
+            f"the run {row['thread']} ended {row['state']}, outcome {row.get('outcome')}: "
+            f"{str(row.get('summary')).removesuffix('.')}",
             thread=row["thread"],
             outcome=row.get("outcome"),
+            remedy=f"'spl why {row['thread']}' tells how it came to that",
         )
 
 
@@ -124,7 +136,11 @@ def stop_run(thread: str, home: str | None, output: str | None) -> None:
 
 def _preview(client: Client, body: Json, output: str | None) -> None:
     told = client.request("POST", "/v1/work/loop/preview", body)
-    print_document(told, output)
+    if is_json(output):
+        print_json(told)
+    else:
+        said = [f"{refusal['code']}: {refusal['message']}" for refusal in told["refusals"]]
+        print_document({**told, "refusals": said}, "table")
     if not told["would_start"]:
         raise error_of(told["refusals"][0])
 

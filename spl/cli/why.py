@@ -34,7 +34,6 @@ _KERNELS: Final = frozenset(
 )  # fmt: skip
 _RUNS: Final = frozenset(f"core.work.{name}.v1" for name in ("tool_result", "plan", "report"))
 
-
 _LINE: Final = 120
 """Characters of an argument or an output, which are cut to a line."""
 

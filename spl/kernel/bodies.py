@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from spl.kernel.names import OBSERVATION, TOOL_CALL, TOOL_RESULT, TOOL_VERDICT, TURN
+from spl.tools.pieces import OUTPUT_LIMIT
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -13,9 +14,6 @@ if TYPE_CHECKING:
     from spl.inference.model import Call
     from spl.kernel.guard import Verdict
     from spl.kernel.observations import Observation
-
-OUTPUT_LIMIT = 65536
-"""Characters of a tool's output that are kept and shown."""
 
 Json = dict[str, Any]
 

@@ -43,7 +43,7 @@ MOST_EXPRESSIONS = 1 << 20
 """The most characters in the expressions of all of them."""
 
 # The field that tells records of one topic apart: each value of it has a newest of its own.
-_KEYS = {_PROFILE: "tier", _ACTOR_TIER: "actor", _RULE: "name"}
+_KEYS = {_PROFILE: "tier", _ACTOR_TIER: "actor"}
 
 
 def _check_transport(body: dict[str, Any]) -> None:
@@ -176,11 +176,10 @@ class Config:
         if record.kind == TIER:
             self._change_tier(record)
         elif record.kind == CONFIG and isinstance(topic := record.body.get("topic"), str):
-            key = record.body.get(_KEYS.get(topic, ""))
-            if isinstance(key, str | None):
+            if topic == _RULE:
+                self._change_rule(record.body)
+            elif isinstance(key := record.body.get(_KEYS.get(topic, "")), str | None):
                 self._newest[topic, key] = record
-                if topic == _RULE:
-                    self._change_rule(record.body)
 
     def tier_of(self, actor: str, operator: str) -> Tier:
         """Give an actor's tier: only the instance's own operator is operator, and an unknown actor is trial."""
@@ -246,7 +245,10 @@ class Config:
             return
         if expression is None:
             self.rules.drop(name)
-        elif isinstance(expression, str) and action in ("allow", "deny") and type(priority) is int:
+        elif isinstance(expression, str):
+            # A later release may have written what this one does not know: it denies, and is asked first.
+            action = "allow" if action == "allow" else "deny"
+            priority = priority if type(priority) is int else _MOST_PRIORITY
             self.rules.put(Rule(name, action, priority, expression, enabled is not False))
 
     def _transport(self, topic: str, default: str) -> str:

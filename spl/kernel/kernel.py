@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import secrets
+from contextlib import nullcontext
+from dataclasses import replace
 from decimal import Decimal
+from functools import partial
 from typing import TYPE_CHECKING, Any
 from weakref import WeakValueDictionary
 
-from spl.errors import ActorNotCovered, IngestFailed, KindReserved, RunFinished, TokenRevoked
+from spl.errors import ActorNotCovered, IngestFailed, InvalidBody, KindReserved, RunFinished, TokenRevoked
 from spl.kernel.budget import Budget
 from spl.kernel.chain import Chain, Entry
 from spl.kernel.names import (
@@ -26,7 +29,7 @@ from spl.kernel.names import (
     label_of,
 )
 from spl.kernel.outcome import Ending, Outcome, decide, evidence
-from spl.kernel.principals import CONFIG_WRITE, RECORDS_WRITE, WORK_RUN
+from spl.kernel.principals import ADMIN, CONFIG_WRITE, RECORDS_WRITE, WORK_RUN
 from spl.kernel.reading import Reading
 from spl.kernel.rows import Rows, live_row
 from spl.kernel.runs import Run
@@ -104,27 +107,38 @@ class Kernel:
         wrong with a profile that is chosen, and what the store raises.
         """
         kind = draft.body.get("kind")
-        if draft.judged_by not in (None, principal.actor) and principal.sees is not None:
+        if draft.judged_by not in (None, principal.actor) and ADMIN not in principal.scopes:
             raise ActorNotCovered(f"the bearer does not judge as {draft.judged_by!r}")
         if kind in (CONFIG, TIER):
             principal.require(CONFIG_WRITE)
             if draft.actor != ENGINE or draft.thread != CONFIG_THREAD:
                 raise KindReserved(f"{kind} is written to {CONFIG_THREAD} as {ENGINE} and nowhere else")
-            profile = self.config.check(draft.body)
-            if profile is not None:
-                await self._check_profile(profile)
-            await self._refuse_last_clock(draft)
+            check = partial(self._check_configuration, draft)
         elif isinstance(kind, str) and (kind == "core" or kind.startswith("core.")):
             raise KindReserved(f"the kind {kind!r} is the kernel's, or a run's, to write")
         else:
             principal.require(RECORDS_WRITE)
             principal.writes_as(draft.actor)
-            # One at a time on a thread: of two that begin it at once, the second must find out whose it is.
-            async with self._writing.setdefault(draft.thread, asyncio.Lock()):
-                reading = Reading(self.store, principal.actor, everything=principal.sees is None)
-                await reading.refuse_write(draft.thread)
-                return (await self.store.append([draft]))[0]
-        return (await self.store.append([draft]))[0]
+            check = partial(self.reading(principal).refuse_write, draft.thread)
+        # One at a time on a thread: of two that begin it at once, the second must find out whose it is, and of two
+        # rules that are one too many, that it is. The operator may write anywhere, and waits for nobody.
+        alone = kind in (CONFIG, TIER) or principal.sees is not None
+        async with self._writing.setdefault(draft.thread, asyncio.Lock()) if alone else nullcontext():
+            await check()
+            return (await self.store.append([draft]))[0]
+
+    def reading(self, principal: Principal) -> Reading:
+        """Give what a principal may read, and where it may write."""
+        return Reading(self.store, principal.actor, everything=principal.sees is None)
+
+    async def _check_configuration(self, draft: Draft) -> None:
+        body = draft.body
+        profile = self.config.check(body)
+        if body.get("topic") == "actor_tier" and body.get("actor") == self.operator:
+            raise InvalidBody(f"the tier of {self.operator} comes with the instance, whose operator that is")
+        if profile is not None:
+            await self._check_profile(profile)
+        await self._refuse_last_clock(draft)
 
     async def _refuse_last_clock(self, draft: Draft) -> None:
         """Keep room above the configuration's clock: with the highest one used, nothing could be moved ever again."""
@@ -185,7 +199,8 @@ class Kernel:
     async def open(self, terms: Terms, receipt: Json | None = None) -> Run:
         """Write a run's anchor, and the receipt of its isolation, and give the run; both are durable then.
 
-        The digest of the profile stands in both, and is the receipt's: that of what the worker is confined by.
+        The digest of the profile stands in both, and is the receipt's: that of what the worker is confined by. Raises
+        `TokenRevoked` where whoever asked for the run is a member no more, and what the store raises.
         """
         chain = Chain(self.store, terms.thread)
         digest = None if receipt is None else receipt["profile_digest"]
@@ -251,15 +266,18 @@ class Kernel:
 
         def said(_: object) -> Json:
             # Asked for when its turn on the chain comes: what was still being written by then has been counted.
+            # A call that was allowed and has no result was broken off: it has failed.
+            tally = replace(run.tally, failed=run.tally.failed + run.tally.going)
             outcome = decide(
                 ending,
                 end=run.end,
                 last=run.calls.reply,
-                tally=run.tally,
+                tally=tally,
                 wall_clock_secs=run.terms.ceilings.wall_clock_secs,
             )
-            whose = evidence(run.tally, in_process=run.terms.transport == IN_PROCESS)
-            return _outcome(outcome, live_row(run), evidence=whose, exit=ending.exit, ended_at=ended_at)
+            row = {**live_row(run), "tool_calls_failed": tally.failed}
+            whose = evidence(tally, in_process=run.terms.transport == IN_PROCESS)
+            return _outcome(outcome, row, evidence=whose, exit=ending.exit, ended_at=ended_at)
 
         try:
             await run.chain.append(Entry("KNOW", said), close=True)
@@ -282,7 +300,8 @@ class Kernel:
         threads: list[str] = []
         for anchor in await self.store.unfinished(LOOP, OUTCOME):
             outcome = Outcome("failed", "The daemon ended while the run was going.")
-            row, head = await self.rows.fold(anchor.thread)
+            row, head, going = await self.rows.fold(anchor.thread)
+            row["tool_calls_failed"] += going
             body = _outcome(outcome, row, evidence="kernel", exit=None, ended_at=self._time())
             await self.store.append([Draft(anchor.thread, ENGINE, "KNOW", body, parents=(head,))])
             threads.append(anchor.thread)
@@ -294,7 +313,10 @@ class Kernel:
         reader = Reading(self.store, terms.actor, everything=operators)
         if terms.transport != IN_PROCESS:
             return Context(reader)
-        data = DataPlane(self._data, label=None if operators else label_of(terms.actor))
+        label = label_of(terms.actor)
+        if label is None:
+            return Context(reader)
+        data = DataPlane(self._data, label=None if operators else label)
         return Context(reader, data, Host() if operators and self._host_tools else None)
 
     def _time(self) -> str:

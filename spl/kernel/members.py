@@ -103,7 +103,9 @@ class Members:
         self._actors: dict[str, str] = {}  # by label likewise: whoever was the first to have it, for good
         self._live: dict[str, Token] = {}  # by digest
         self._digests: dict[str, list[str]] = {}  # by account id; those of dead tokens too
-        self._revoking: set[str] = set()  # actors who are dead already, and not on record yet
+        self._revoking: set[str] = (
+            set()
+        )  # actors, and ids of tokens, that are dead already and not on record yet
         self._clock = 0
         self._changing = asyncio.Lock()
 
@@ -120,14 +122,14 @@ class Members:
 
     def tokens(self) -> list[Token]:
         """Give the tokens that are live now, in the order they were minted."""
-        return list(self._live.values())
+        return [token for token in self._live.values() if not self._is_dead(token)]
 
     def member(self, who: str) -> Member:
         """Give the member with this actor or this label, in whatever case; raises `NotFound`."""
         for label, member in self._members.items():
             if who == member.actor or who.lower() == label:
                 return member
-        raise NotFound(f"there is no member {who!r}")
+        raise NotFound(f"there is no member {who!r}", remedy="list them with 'spl member list'")
 
     def most(self, actor: str) -> frozenset[str]:
         """Give the most that a token of this actor may hold: nothing where there is no such member."""
@@ -154,7 +156,7 @@ class Members:
         """
         known = self._actors.get(_label(actor).lower(), actor)
         if known != actor:
-            raise InvalidBody(f"the label of {actor!r} is that of {known!r}")
+            raise InvalidBody(f"the label of {actor!r} is that of {known!r}", remedy="choose another label")
 
     async def add(
         self, label: str, *, agent: bool, tier: str, scopes: frozenset[str] = DEFAULT_SCOPES, by: str
@@ -196,8 +198,10 @@ class Members:
             await self._write(by, {"kind": MEMBER, "event": "revoked", "actor": member.actor})
             return member
 
-    async def mint(self, who: str, scopes: frozenset[str], by: str) -> tuple[Token, str]:
+    async def mint(self, who: str, scopes: frozenset[str] | None, by: str) -> tuple[Token, str]:
         """Make a token for a member or the operator, named by actor or label; the token is told this once.
+
+        Without scopes it has all that they hold.
 
         Raises `NotFound`, `InvalidBody` for scopes that they do not hold, and `ActorNotCovered` where anyone but the
         operator would make one of the operator's.
@@ -206,7 +210,9 @@ class Members:
             own = who in (self._operator, _label(self._operator))
             actor = self._operator if own else self.member(who).actor
             self._refuse_minting(actor, by)
-            _check_scopes(scopes, self.most(actor), who)
+            most = self.most(actor)
+            scopes = most if scopes is None else scopes
+            _check_scopes(scopes, most, who)
             secret, minted = _mint(actor, scopes)
             await self._write(by, minted)
             return self._live[minted["sha256"]], secret
@@ -221,9 +227,10 @@ class Members:
             return self._live[minted["sha256"]], secret
 
     async def revoke_token(self, id: str, by: str) -> Token:  # noqa: A002 - the field's own name
-        """End one token; raises `NotFound` when none that is live has this id."""
+        """End one token, at once as `revoke` does; raises `NotFound` when none that is live has this id."""
         async with self._changing:
             token = self._token(id)
+            self._revoking.add(token.id)
             await self._write(by, _revocation(token))
             return token
 
@@ -278,9 +285,12 @@ class Members:
     def _drop_token(self, body: Json) -> None:
         self._live = {digest: token for digest, token in self._live.items() if token.id != body.get("token")}
 
+    def _is_dead(self, token: Token) -> bool:
+        return token.actor in self._revoking or token.id in self._revoking
+
     def _principal(self, digest: str) -> Principal:
         token = self._live.get(digest)
-        if token is None or token.actor in self._revoking:
+        if token is None or self._is_dead(token):
             raise TokenRevoked("the bearer has been revoked, or the member it was made for")
         return Principal(token.actor, token.scopes, operator=token.actor == self._operator)
 
@@ -288,7 +298,7 @@ class Members:
         for token in self._live.values():
             if token.id == id_:
                 return token
-        raise NotFound(f"there is no live token {id_!r}")
+        raise NotFound(f"there is no live token {id_!r}", remedy="list them with 'spl token list'")
 
     def _refuse_minting(self, actor: str, by: str) -> None:
         if actor in self._revoking:

@@ -33,12 +33,14 @@ class Ending:
 class Tally:
     """What became of the calls the model made; denied and cut-off calls count as failed.
 
-    `unwritten` calls did not run because the log could not take their verdicts: they stand in no record and no count.
+    `going` calls are allowed and have no result yet: those that are left when the run ends have failed. `unwritten`
+    calls did not run because the log could not take their verdicts: they stand in no record and no count.
     """
 
     ok: int = 0
     failed: int = 0
     denied: int = 0
+    going: int = 0
     ok_in_kernel: int = 0
     unwritten: int = 0
 

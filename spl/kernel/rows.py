@@ -67,16 +67,17 @@ class Rows:
                     most_bytes -= len(row["goal"]) + len(row["summary"] or "")
         return found, False
 
-    async def fold(self, thread: str) -> tuple[Json, str]:
-        """Give the row that all of a run's records tell, and the head of its chain, a page at a time."""
+    async def fold(self, thread: str) -> tuple[Json, str, int]:
+        """Give the row that a run's records tell, the head of its chain, and how many allowed calls have no result."""
         row: Json = {}
-        head, since = "", 0
+        head, since, going = "", 0, 0
         while page := await self._store.select(
             thread=thread, since=since, limit=_PAGE, most_bytes=_PAGE_BYTES
         ):
             row, head = row_from_records(page, row), _head(page, head)
+            going += sum(_going(record) for record in page)
             since = page[-1].sequence
-        return row, head
+        return row, head, going
 
 
 def live_row(run: Run) -> Json:
@@ -156,6 +157,12 @@ def _begun(anchor: Record) -> Json:
         "summary": None,
         "outcome": None,
     }
+
+
+def _going(record: Record) -> int:
+    if record.kind == TOOL_VERDICT and record.actor == ENGINE:
+        return int(record.body["decision"] == "allow")
+    return -int(record.kind == TOOL_RESULT)
 
 
 def _head(records: Sequence[Record], head: str) -> str:

@@ -87,11 +87,12 @@ class Run:
     _own_words: int = 0
     _lock: asyncio.Lock = field(default_factory=asyncio.Lock)
     _busy: set[asyncio.Task[Any]] = field(default_factory=set)
-    _ended: bool = False
+    over: bool = False
+    """Whether nothing more can happen in it but its outcome's being written."""
 
     async def door(self, name: str, payload: Mapping[str, Any]) -> Json:
         """Take a step to a door and give its answer; raises an `SplError` with the door's code."""
-        if self._ended:
+        if self.over:
             raise RunFinished(f"the run on {self.terms.thread} has ended")
         task = asyncio.current_task()
         if task is not None:
@@ -104,20 +105,15 @@ class Run:
             if task is not None:
                 self._busy.discard(task)
 
-    @property
-    def over(self) -> bool:
-        """Whether nothing more can happen in it but its outcome's being written."""
-        return self._ended
-
     def shut(self) -> None:
         """Let nothing more through the doors, and break off what is going on behind them."""
-        self._ended = True
+        self.over = True
         for task in self._busy - {asyncio.current_task()}:
             task.cancel()
 
     def stop(self, by: str) -> None:
         """Have the run end at its next step, cancelled; raises `RunFinished` when it has ended."""
-        if self._ended:
+        if self.over:
             raise RunFinished(f"the run on {self.terms.thread} has ended")
         if self.end is None or self.end.outcome != "cancelled":
             self.end = Outcome("cancelled", f"Stopped by {by}.", stopped_by=by)
@@ -330,12 +326,15 @@ class Run:
     def _count_verdict(self, verdict: Verdict, called: Called | None) -> None:
         if called is not None:
             self._remember(called)
-        if not verdict.allowed:
+        if verdict.allowed:
+            self.tally.going += 1
+        else:
             self.tally.failed += 1
             self.tally.denied += 1
 
     def _count(self, proposed: Proposed, called: Called, *, in_kernel: bool) -> None:
         proposed.done = True
+        self.tally.going -= 1
         self._remember(called)
         if called.outcome == "ok":
             self.tally.ok += 1

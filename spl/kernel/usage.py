@@ -37,13 +37,16 @@ class Usage:
         self._spent: dict[tuple[str, str], Decimal] = {}
 
     async def read(self, store: Store) -> None:
-        """Count what the log says of today, before anything is started; every run in it must have its outcome."""
+        """Count what the log says of today, before anything is started; every run in it must have its outcome.
+
+        What a run cost is counted where it ended: not when each call was made, but never less than that.
+        """
         today = self._today()
-        for anchor in await _anchors_since(store, today):
-            actor = anchor.body["actor"]
-            self._started[today, actor] += 1
-            for outcome in await store.select(thread=anchor.thread, kind=OUTCOME, limit=1):
-                self.charge(actor, Decimal(str(outcome.body["spent_usd"])))
+        for anchor in await _since(store, LOOP, "started_at", today):
+            self._started[today, anchor.body["actor"]] += 1
+        for outcome in await _since(store, OUTCOME, "ended_at", today):
+            for anchor in await store.select(thread=outcome.thread, kind=LOOP, limit=1):
+                self.charge(anchor.body["actor"], Decimal(str(outcome.body["spent_usd"])))
 
     def refusals(self, actor: str, tier: Tier) -> list[SplError]:
         """Give what keeps another run of this actor from being started now."""
@@ -52,7 +55,7 @@ class Usage:
         if tier.concurrent_runs is not None and self._going[actor] >= tier.concurrent_runs:
             found.append(
                 WorkConcurrencyExceeded(
-                    f"{self._going[actor]} runs of {actor} are going on, and its tier {tier.name} allows "
+                    f"runs of {actor} that are going on: {self._going[actor]}, and its tier {tier.name} allows "
                     f"{tier.concurrent_runs} at once (concurrent_runs)",
                     limit=tier.concurrent_runs,
                     running=self._going[actor],
@@ -62,7 +65,7 @@ class Usage:
         if tier.daily_runs is not None and started >= tier.daily_runs:
             found.append(
                 WorkDailyCountExceeded(
-                    f"{started} runs of {actor} were started today, and its tier {tier.name} allows "
+                    f"runs of {actor} that were started today: {started}, and its tier {tier.name} allows "
                     f"{tier.daily_runs} a day (daily_runs)",
                     limit=tier.daily_runs,
                     started=started,
@@ -134,11 +137,11 @@ class Place:
                 self._usage.never_started(self._day, self._actor)
 
 
-async def _anchors_since(store: Store, day: str) -> list[Record]:
-    """Give the anchors of runs started on a day or after it: the newest, back to the first that is older."""
+async def _since(store: Store, kind: str, field: str, day: str) -> list[Record]:
+    """Give the records whose time is on a day or after it: the newest, back to the first that is older."""
     limit = _PAGE
     while True:
-        newest = await store.select(kind=LOOP, limit=limit, newest_first=True)
-        if len(newest) < limit or newest[-1].body["started_at"][:_DATE] < day:
-            return [each for each in newest if each.body["started_at"][:_DATE] >= day]
+        newest = await store.select(kind=kind, limit=limit, newest_first=True)
+        if len(newest) < limit or newest[-1].body[field][:_DATE] < day:
+            return [each for each in newest if each.body[field][:_DATE] >= day]
         limit *= 4

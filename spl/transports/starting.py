@@ -73,8 +73,8 @@ class Transports:
     async def start(self, principal: Principal, start: Start) -> Run:
         """Start a run; it goes on whatever becomes of the request that asked for it.
 
-        Raises what `Kernel.terms` and `Kernel.take_place` raise, `AdmissionCeiling`, `IsolationUnavailable` and
-        `StoreUnavailable`.
+        Raises what `Kernel.terms`, `Kernel.take_place` and `Kernel.open` raise, `AdmissionCeiling`,
+        `IsolationUnavailable` and `StoreUnavailable`.
         """
         if self._stopping:
             raise _stopping()
@@ -220,9 +220,7 @@ class Transports:
         except Exception:  # noqa: BLE001 - logged; the next start gives the run its outcome
             _log.exception("a run ended without its outcome", thread=thread)
             return
-        _log.info(
-            "run ended", thread=run.terms.thread, clean=ending.clean, exit=ending.exit, cause=ending.cause
-        )
+        _log.info("run ended", thread=thread, clean=ending.clean, exit=ending.exit, cause=ending.cause)
 
     async def _conclude(self, run: Run, ending: Ending) -> None:
         """Have the outcome written; a log that cannot take it now is asked again until it can or the daemon stops.

@@ -174,7 +174,7 @@ def test_an_actor_is_given_a_tier_by_one_record(
 
 def test_what_the_daemon_refuses_of_a_tier_is_said(spl: Spl, daemon: Daemon) -> None:
     daemon.routes[WRITE] = error(422, "INVALID_BODY", "the ceiling 'max_turns' must be a whole number")
-    ended = spl("config", "set-tier", "trial", "--max-turns", "0")
+    ended = spl("config", "set-tier", "trial", "--max-turns", "1000000")
     assert (ended.returncode, ended.stdout) == (InvalidBody.exit_status, "")
 
 
@@ -187,7 +187,10 @@ def test_what_the_daemon_refuses_of_a_tier_is_said(spl: Spl, daemon: Daemon) -> 
         ("remove-permission-rule", "stop-that", "--name", "stop-that"),
         ("set-tier", "trial"),
         ("set-tier", "gold", "--max-turns", "3"),
-        ("set-tier", "trial", "--max-turns", "-1"),
+        ("set-tier", "trial", "--max-turns", "0"),
+        ("set-tier", "trial", "--wall-clock-secs", "0"),
+        ("set-tier", "trial", "--token-budget", "0"),
+        ("set-tier", "trial", "--daily-runs", "-1"),
         ("set-tier", "trial", "--max-turns", "3", "--reset", "max-turns"),
         ("set-tier", "trial", "--reset", "reach"),
         ("set-actor-tier", "did:sync:user:a", "operator"),

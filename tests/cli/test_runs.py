@@ -39,12 +39,13 @@ def test_a_run_is_watched_until_it_is_done(spl: Spl, daemon: Daemon) -> None:
 
 def test_a_run_that_does_not_complete_fails_with_its_outcome_after_its_row(spl: Spl, daemon: Daemon) -> None:
     daemon.routes[START] = row("running")
-    daemon.routes[ROW] = row("stopped_short", outcome="max_turns", summary="three\x1b[2J turns")
+    daemon.routes[ROW] = row("stopped_short", outcome="max_turns", summary="three\x1b[2J turns.")
     ended = spl("run", "the goal", "-o", "table")
     assert ended.returncode == RunNotCompleted.exit_status
     assert "stopped_short" in ended.stdout
-    assert ended.stderr.startswith(
+    assert ended.stderr == (
         "spl: RUN_NOT_COMPLETED: the run th_run_1 ended stopped_short, outcome max_turns: three\\x1b[2J turns; "
+        "'spl why th_run_1' tells how it came to that\n"
     )
     assert "\x1b" not in ended.stdout + ended.stderr
 
@@ -118,6 +119,8 @@ def test_a_preview_of_a_start_that_would_be_refused_ends_as_the_start_would(spl:
     said, document = ended.stderr.splitlines()
     assert said.startswith(r"spl: ADMISSION_CEILING: 4 of 4\x1b[2J runs are live; ")
     assert json.loads(document)["code"] == "ADMISSION_CEILING"
+    table = spl("run", "--preview", "g", "-o", "table").stdout
+    assert r"ADMISSION_CEILING: 4 of 4\x1b[2J runs are live, ISOLATION_UNAVAILABLE: x" in table
 
 
 def test_a_run_is_told_to_stop(spl: Spl, daemon: Daemon) -> None:

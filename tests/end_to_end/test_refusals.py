@@ -107,6 +107,10 @@ def refuses_sandboxed_starts(daemon: Daemon, layer: str) -> None:
     assert (refusal["kind"], refusal["layer"]) == ("core.work.refusal.v1", layer)
     assert refusal["expected"]
     assert refusal["observed"]
+    # From now on a preview says so, and writes nothing.
+    said = daemon.request("POST", "/v1/work/loop/preview", {"goal": "Whatever."})
+    assert (said["transport"], said["would_start"]) == ("sandboxed", False)
+    assert [(each["code"], each["layer"]) for each in said["refusals"]] == [("ISOLATION_UNAVAILABLE", layer)]
     after = daemon.request("GET", "/v1/engine/health")
     assert after["records"] == before["records"] + 1
     assert after["work_loop"]["admission_available"] == after["work_loop"]["admission_capacity"]
@@ -118,7 +122,7 @@ def refuses_sandboxed_starts(daemon: Daemon, layer: str) -> None:
     assert daemon.finish(daemon.start()["thread"])["state"] == "done"
 
 
-@pytest.mark.claim("I12")
+@pytest.mark.claim("I12", "T5")
 def test_without_bubblewrap_the_daemon_serves_and_refuses_sandboxed_starts(hosted: Shape, home: Path) -> None:
     prefix = in_mounts("mount --bind /dev/null /usr/bin/bwrap")
     with hosted.daemon(home, prefix=prefix) as daemon:
@@ -166,7 +170,7 @@ def forgetful(home: Path, left_out: Sequence[Sequence[str]], added: Sequence[str
     return in_mounts(f"mount --bind {fake} /usr/bin/bwrap")
 
 
-@pytest.mark.claim("I12", "I2", "I9", "I11")
+@pytest.mark.claim("I12", "I2", "I9", "I11", "T5")
 @pytest.mark.parametrize(
     ("left_out", "layer"),
     [
@@ -187,7 +191,7 @@ def test_a_layer_that_is_not_there_refuses_the_run_by_its_name(
         refuses_sandboxed_starts(daemon, layer)
 
 
-@pytest.mark.claim("I12", "I3")
+@pytest.mark.claim("I12", "I3", "T5")
 def test_a_writable_bind_that_nobody_planned_refuses_the_run(hosted: Shape, home: Path) -> None:
     with hosted.daemon(home, prefix=forgetful(home, [], ["--bind", "/tmp", "/mnt"])) as daemon:
         refuses_sandboxed_starts(daemon, "mounts")

@@ -95,6 +95,8 @@ def test_a_preview_names_the_transport_a_start_would_take_and_starts_nothing(
         return said["transport"]
 
     with shape.daemon(home) as daemon:
+        # One start a day: no number of previews uses it up.
+        daemon.configure(kind="core.engine.tier.v1", tier="trial", daily_runs=1)
         for transport, members in (("sandboxed", "sandboxed"), ("in_process", "in_process")):
             assert (previewed(daemon), previewed(daemon, actor=MEMBER)) == in_force(daemon)
             daemon.set_transport(transport)

@@ -249,9 +249,6 @@ def test_the_newest_record_of_each_rules_name_is_in_force_now_and_after_a_restar
     [
         {"name": None},
         {"name": ["r"]},
-        {"action": "permit"},
-        {"priority": "1"},
-        {"priority": True},
         {"expression": ["true"]},
     ],
 )
@@ -264,6 +261,22 @@ def test_a_rule_in_the_log_that_could_not_be_written_now_changes_nothing(
             body = {"kind": CONFIG, "topic": RULE, **A_RULE, "expression": "false", **change}
             await here.store.append([Draft(CONFIG_THREAD, ENGINE, "LEARN", body)])
             assert [rule.expression for rule, _ in here.kernel.config.rules.listed()] == ["true"]
+
+    asyncio.run(run())
+
+
+@pytest.mark.claim("K4", "K8")
+@pytest.mark.parametrize("change", [{"action": "ask"}, {"priority": "1"}, {"priority": True}])
+def test_a_rule_of_a_later_release_denies_what_it_matches_and_is_asked_first(
+    tmp_path: Path, change: dict[str, object]
+) -> None:
+    async def run() -> None:
+        async with instance(tmp_path) as here:
+            await here.rule("s", "true", action="allow", priority=9)
+            body = {"kind": CONFIG, "topic": RULE, **A_RULE, "priority": 10, **change}
+            await here.store.append([Draft(CONFIG_THREAD, ENGINE, "LEARN", body)])
+            first, _ = here.kernel.config.rules.listed()[0]
+            assert (first.name, first.action) == (A_RULE["name"], "deny")
 
     asyncio.run(run())
 

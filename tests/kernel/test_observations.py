@@ -225,6 +225,12 @@ def test_the_shipped_rules_say_the_same_in_each_of_their_orders() -> None:
         assert seen_in([CUT_OFF] * 3, Observers(order)) == seen_in([CUT_OFF] * 3)
 
 
+@pytest.mark.claim("O5")
+def test_two_rules_that_say_the_same_are_both_heard() -> None:
+    twins = Observers([giving("one", "the same words"), giving("two", "the same words")])
+    assert [said.rule for said in twins.see([NOTE])] == ["one", "two"]
+
+
 @pytest.mark.claim("O1", "O2")
 @settings(max_examples=150, deadline=None, database=None)
 @given(calls=CALLS)

@@ -17,7 +17,7 @@ def reply(text: str = "Done.", *, calls: int = 0, stop: Any = "end") -> Reply:
     return Reply(text, made, stop, Usage(), "script")
 
 
-@pytest.mark.claim("K6")
+@pytest.mark.claim("K6", "T7")
 @pytest.mark.parametrize(
     ("ending", "end", "last", "tally", "outcome", "state"),
     [
@@ -65,6 +65,9 @@ def reply(text: str = "Done.", *, calls: int = 0, stop: Any = "end") -> Reply:
         ),
         (Ending(clean=False, cause="daemon"), END, reply(), Tally(ok=1), "max_turns", "stopped_short"),
         (Ending(clean=False, cause="stop"), STOPPED, reply(calls=1), Tally(ok=1), "cancelled", "stopped"),
+        (Ending(clean=False, exit={"code": 1}), STOPPED, reply(), Tally(ok=1), "cancelled", "stopped"),
+        (Ending(clean=False, cause="wall_clock"), STOPPED, None, Tally(), "cancelled", "stopped"),
+        (Ending(clean=False, cause="daemon"), STOPPED, None, Tally(), "cancelled", "stopped"),
         # the daemon did, before anything else had
         (Ending(clean=False, cause="daemon"), None, reply(), Tally(ok=1), "failed", "stopped_short"),
     ],

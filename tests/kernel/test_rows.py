@@ -2,9 +2,11 @@ from __future__ import annotations
 
 import asyncio
 import tempfile
+from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -39,21 +41,24 @@ CALLS = st.sampled_from(
 )
 REPLIES = st.lists(
     st.builds(
-        lambda made, tokens: calls(
+        lambda made, tokens, reason: calls(
             *[call(name, f"c{at}", **arguments) for at, (name, arguments) in enumerate(made)],
             usage={"input_tokens": tokens, "output_tokens": 1},
+            stop_reason=reason,
         ),
         st.lists(CALLS, max_size=3),
         st.integers(0, 1000),
+        st.sampled_from(["tool_use", "tool_use", "length"]),
     ),
     max_size=4,
 )
 
 
-@settings(max_examples=15, deadline=None, database=None)
-@given(replies=REPLIES)
+@pytest.mark.claim("K6")
+@settings(max_examples=30, deadline=None, database=None)
+@given(replies=REPLIES, before_stop=st.integers(0, 12))
 def test_the_kernels_own_state_and_the_records_tell_the_same_row_at_every_step(
-    replies: list[dict[str, Any]],
+    replies: list[dict[str, Any]], before_stop: int
 ) -> None:
     async def run(folder: Path) -> None:
         async with instance(folder, *replies) as here:
@@ -64,9 +69,13 @@ def test_the_kernels_own_state_and_the_records_tell_the_same_row_at_every_step(
                 assert row_from_records(await here.on(thread)) == live_row(opened)
 
             await agree()
+            proposed = count()
             for reply in replies:
-                assert "reply" in await turn(opened)
+                if "end" in await turn(opened):
+                    break
                 for made in reply["calls"]:
+                    if next(proposed) == before_stop:
+                        await here.kernel.stop(ADMINISTRATOR, thread)
                     allowed = (await propose(opened, made["id"]))["decision"] == "allow"
                     await agree()
                     if allowed and made["name"] == "calculate":

@@ -8,8 +8,11 @@ import pytest
 
 from spl.errors import CallNotAllowed, StoreUnavailable
 from spl.kernel import names
+from spl.records.record import Draft
 from tests.kernel.doors import CLEAN, at_the_doors, own_result, refused
 from tests.kernel.instance import (
+    MEMBER,
+    MIA,
     NOTE,
     OPERATOR,
     Instance,
@@ -28,6 +31,7 @@ if TYPE_CHECKING:
     from spl.kernel.runs import Run
 
 DENIED = calls(call("bash", command="id"))
+UNKNOWN = calls(call("launch_rocket", to="the moon"))
 SUM = calls(call("calculate", expression="1+1"))
 READ = calls(call("read_thread", thread="th_nothing"))
 
@@ -73,8 +77,11 @@ def test_the_third_identical_call_is_observed_beside_its_result_in_the_very_word
     at_the_doors(tmp_path, *[NOTE] * 3, talk=talk)
 
 
-@pytest.mark.claim("O1", "O4")
-def test_the_third_identical_denied_call_is_observed_in_the_batch_of_its_verdict(tmp_path: Path) -> None:
+@pytest.mark.claim("O1", "O4", "O6")
+@pytest.mark.parametrize("actor", [OPERATOR, MEMBER], ids=["in process", "sandboxed"])
+def test_the_third_identical_denied_call_is_observed_in_the_batch_of_its_verdict(
+    tmp_path: Path, actor: str
+) -> None:
     async def talk(here: Instance, run: Run) -> None:
         for _ in range(2):
             await carry_out(run)
@@ -90,7 +97,7 @@ def test_the_third_identical_denied_call_is_observed_in_the_batch_of_its_verdict
         assert await propose(run) == verdict
         assert len(run._history) == 3
 
-    at_the_doors(tmp_path, *[DENIED] * 3, talk=talk)
+    at_the_doors(tmp_path, *[UNKNOWN] * 3, talk=talk, asked={"actor": actor})
 
 
 @pytest.mark.claim("O1", "O4")
@@ -166,6 +173,26 @@ def test_a_second_read_of_a_thread_that_comes_back_empty_is_observed_instead_of_
     at_the_doors(tmp_path, READ, since, talk=talk)
 
 
+@pytest.mark.claim("O2")
+def test_a_reading_on_that_finds_nothing_new_is_observed_though_the_first_read_found_something(
+    tmp_path: Path,
+) -> None:
+    async def talk(here: Instance, run: Run) -> None:
+        await here.kernel.write(MIA, Draft("th_Hers", MEMBER, "KNOW", {"said": "something"}))
+        await carry_out(run)
+        await carry_out(run)
+        results = await here.bodies(run.terms.thread, names.TOOL_RESULT)
+        assert "something" in results[0]["output"]
+        assert "something" not in results[1]["output"]
+        (body,) = await observed(here, run)
+        assert (body["rule"], body["call_id"]) == ("empty_reread", "c2")
+        assert "you have read the thread 'th_Hers' 2 times" in body["text"]
+
+    first = calls(call("read_thread", thread="th_Hers"))
+    on = calls(call("read_thread", "c2", thread="th_Hers", since=9))
+    at_the_doors(tmp_path, first, on, talk=talk)
+
+
 @pytest.mark.claim("O3", "O4")
 def test_a_call_on_a_reply_that_was_cut_off_is_observed_and_never_run(tmp_path: Path) -> None:
     async def talk(here: Instance, run: Run) -> None:
@@ -180,6 +207,31 @@ def test_a_call_on_a_reply_that_was_cut_off_is_observed_and_never_run(tmp_path: 
         ]
 
     at_the_doors(tmp_path, {**NOTE, "stop_reason": "length"}, talk=talk)
+
+
+@pytest.mark.claim("O3", "K6")
+def test_no_call_of_a_reply_that_was_cut_off_is_run_however_whole_it_looks(tmp_path: Path) -> None:
+    async def talk(here: Instance, run: Run) -> None:
+        await turn(run)
+        for made in ("c1", "c2", "c3"):
+            verdict = await propose(run, made)
+            assert (verdict["decision"], verdict["layer"]) == ("deny", "truncated")
+            assert len(verdict["observations"]) == 1
+        for door, payload in (("call", {"call_id": "c1"}), ("record", own_result("c2"))):
+            await refused(here, run, door, payload, CallNotAllowed)
+        said = [(body["call_id"], body["rule"]) for body in await observed(here, run)]
+        assert said == [("c1", "cut_off_call"), ("c2", "cut_off_call"), ("c3", "cut_off_call")]
+        await turn(run)
+        await here.kernel.finish(run, CLEAN)
+        (body,) = await here.bodies(run.terms.thread, names.OUTCOME)
+        assert (body["outcome"], body["tool_calls_ok"], body["tool_calls_failed"]) == ("blocked", 0, 3)
+
+    made = (
+        call("record_note", "c1", text="whole"),
+        call("calculate", "c2", expression="1+1"),
+        call("launch_rocket", "c3"),
+    )
+    at_the_doors(tmp_path, {**calls(*made), "stop_reason": "length"}, says("Done."), talk=talk)
 
 
 @pytest.mark.claim("O4", "O5")

@@ -117,6 +117,19 @@ def test_a_run_that_was_told_to_stop_is_cancelled_even_if_its_last_reply_asks_fo
 
 
 @pytest.mark.claim("T7")
+def test_a_run_that_is_told_to_stop_when_a_ceiling_is_ending_it_is_cancelled(tmp_path: Path) -> None:
+    async def talk(here: Instance, run: Run) -> None:
+        await carry_out(run)
+        assert await turn(run) == {"end": "max_turns"}
+        await here.kernel.stop(MIA, run.terms.thread)
+        assert await turn(run) == {"end": "cancelled"}
+        body = await outcome(here, run)
+        assert (body["outcome"], body["state"], body["stopped_by"]) == ("cancelled", "stopped", MEMBER)
+
+    at_the_doors(tmp_path, NOTE, talk=talk, asked={"max_turns": 1})
+
+
+@pytest.mark.claim("T7")
 def test_a_model_call_that_never_ends_does_not_keep_a_stopped_run(tmp_path: Path) -> None:
     provider = Hanging()
 

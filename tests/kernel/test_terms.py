@@ -86,6 +86,9 @@ def test_the_row_shows_the_ceiling_that_the_run_holds(tmp_path: Path) -> None:
             await here.configure(TRANSPORT, "sandboxed")
             own = await here.open(actor=OPERATOR)
             assert (await here.kernel.rows.row(own.terms.thread))["budget_usd"] == 5.0
+            for each, budget in ((opened, 0.25), (own, 5.0)):
+                await here.kernel.finish(each, CLEAN)
+                assert (await here.kernel.rows.row(each.terms.thread))["budget_usd"] == budget
 
     asyncio.run(run())
 
@@ -259,6 +262,38 @@ def test_a_tool_of_the_host_cannot_be_asked_for_by_whom_it_is_not_granted(
             await here.give(MEMBER, "team")
             with pytest.raises(InvalidBody, match=f"the tool '{name}' is not granted"):
                 terms(here, actor=actor, tools=(name,))
+
+    asyncio.run(run())
+
+
+@pytest.mark.claim("T1", "N4")
+@pytest.mark.parametrize(
+    "actor", ["did:sync:agent:op", "did:sync:user:OP", "did:sync:user:op-", "did:sync:user:o"]
+)
+def test_a_name_that_is_nearly_the_operators_makes_no_operator(tmp_path: Path, actor: str) -> None:
+    async def run() -> None:
+        async with instance(tmp_path) as here:
+            found = terms(here, actor=actor)
+            assert (found.tier, found.transport, found.tools) == ("trial", "sandboxed", EVERYONES)
+            await here.configure(MEMBERS, "in_process")
+            assert terms(here, actor=actor).tools == (*EVERYONES, *DATA)
+
+    asyncio.run(run())
+
+
+@pytest.mark.claim("N1", "N4")
+@pytest.mark.parametrize("host_tools", [True, False])
+def test_a_run_has_nothing_behind_it_but_what_its_grant_is_about(tmp_path: Path, host_tools: bool) -> None:
+    async def run() -> None:
+        async with instance(tmp_path, host_tools=host_tools) as here:
+            for transport in ("in_process", "sandboxed"):
+                await here.configure(TRANSPORT, transport)
+                await here.configure(MEMBERS, transport)
+                for actor in (OPERATOR, MEMBER, "did:sync:agent:op"):
+                    behind = (await here.open(actor=actor)).context
+                    inside = transport == "in_process"
+                    assert (behind.data is not None) is inside
+                    assert (behind.host is not None) is (inside and host_tools and actor == OPERATOR)
 
     asyncio.run(run())
 

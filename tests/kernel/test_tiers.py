@@ -10,7 +10,7 @@ from spl.errors import InvalidBody, KindReserved, MissingField, ScopeDenied, Spl
 from spl.kernel import names
 from spl.kernel.tiers import SHIPPED, Tier, ceilings
 from spl.records.record import Draft
-from tests.kernel.instance import ADMINISTRATOR, MEMBER, MIA, TRANSPORT, Instance, instance
+from tests.kernel.instance import ADMINISTRATOR, MEMBER, MIA, Instance, instance
 from tests.kernel.instance import OPERATOR as OWNER
 
 if TYPE_CHECKING:
@@ -261,8 +261,12 @@ def test_no_record_takes_from_the_operator_what_comes_with_the_instance(
 ) -> None:
     async def run() -> None:
         async with instance(tmp_path) as here:
-            await here.configure(TRANSPORT, "sandboxed")
-            await here.give(OWNER, tier)
+            before = await here.store.count()
+            with pytest.raises(InvalidBody, match="comes with the instance"):
+                await here.give(OWNER, tier)
+            assert await here.store.count() == before
+            body = {"kind": names.CONFIG, "topic": "actor_tier", "actor": OWNER, "tier": tier}
+            await here.store.append([Draft(names.CONFIG_THREAD, names.ENGINE, "LEARN", body)])
             assert here.kernel.tier_of(OWNER) == SHIPPED["operator"]
 
     asyncio.run(run())

@@ -86,7 +86,7 @@ def test_a_run_more_than_may_go_on_at_once_is_refused_with_both_numbers(tmp_path
         await here.tier("trial", concurrent_runs=2)
         places = [take(here), take(here)]
         with pytest.raises(
-            WorkConcurrencyExceeded, match=r"2 runs of .*:mia .* trial allows 2 at once"
+            WorkConcurrencyExceeded, match=r"runs of .*:mia .*: 2, .* trial allows 2 at once"
         ) as error:
             take(here)
         assert error.value.fields == {"limit": 2, "running": 2, "retry_after_secs": 1}
@@ -104,7 +104,7 @@ def test_a_run_more_than_may_start_in_a_day_is_refused_with_both_numbers(tmp_pat
         for _ in range(3):
             take(here).release()
         with pytest.raises(
-            WorkDailyCountExceeded, match=r"3 runs of .*:mia .* trial allows 3 a day"
+            WorkDailyCountExceeded, match=r"runs of .*:mia .*: 3, .* trial allows 3 a day"
         ) as error:
             take(here)
         assert error.value.fields == {"limit": 3, "started": 3, "retry_after_secs": TO_MIDNIGHT}
