@@ -53,6 +53,7 @@ from spl.transports.starting import Transports
 if TYPE_CHECKING:
     import socket
     from collections.abc import AsyncIterator, Callable
+    from pathlib import Path
 
     from bwrap.sealed import Sealed
     from spl.api.peer import Peer
@@ -61,10 +62,11 @@ if TYPE_CHECKING:
 PROFILE = DEFAULT_PROFILE
 ADDRESS = "127.0.0.1"
 
-_WORKER_BODY_BYTES = 4 << 20
+_WORKER_BODY_BYTES = 8 << 20
 _MOST_CONNECTIONS = 256
 _MOST_OF_ONE_WORKER = 8
 _LOOK_SECONDS = 0.5
+_WORKERS = "run/workers"
 
 _log = structlog.get_logger("spl.daemon")
 
@@ -167,7 +169,7 @@ class _Daemon:
                 **({"refused": room.refused.wire()} if room.refused else {}),
             },
             "isolation": self.transports.isolation.wire(),
-            "store": {"backend": "sqlite"},
+            "store": {"backend": "sqlite", "failing": kernel.store.failing},
             "provider": {"name": kernel.broker.provider.name},
         }
 
@@ -185,7 +187,13 @@ async def _start(
     """
     began = time.monotonic()
     broker = Broker(provider_named(settings.provider))
+    lost = _has_lost_its_log(settings.home)
     home, tcp = _take(settings, stack)
+    if lost:
+        _log.error(
+            "this home has been served before and its log is gone: there are no members, rules, tiers or runs",
+            log=str(home.database),
+        )
     worker_path, workers = _worker_socket(home, stack)
     own = _bound(str(home.operator_socket), 0o600, stack)
     token = home.ensure_token(login())
@@ -269,6 +277,12 @@ async def _kernel(
     return kernel
 
 
+def _has_lost_its_log(home: Path) -> bool:
+    """Tell whether a daemon has run in a home that has no log: what it was told to refuse, nobody knows any more."""
+    # The ledger of workers is made once the log has been opened.
+    return os.path.lexists(home / _WORKERS) and not os.path.lexists(home / "hub.db")
+
+
 def _take(settings: Settings, stack: contextlib.AsyncExitStack) -> tuple[Home, socket.socket]:
     """Take the home and the port: neither is left changed when the other cannot be had."""
     if os.path.lexists(settings.home):
@@ -344,7 +358,7 @@ def _most_workers(settings: Settings) -> int | None:
 
 
 def _ledger(settings: Settings, home: Home) -> Ledger:
-    return Ledger(str(home.run / "workers"), Pool(*uid_range(settings.worker_uids)))
+    return Ledger(str(home.path / _WORKERS), Pool(*uid_range(settings.worker_uids)))
 
 
 def _sandbox(

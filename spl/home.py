@@ -18,7 +18,7 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, Self
 
-from spl.errors import DaemonUnreachable, HomeInUse, HomeUnsafe, SocketPathTooLong
+from spl.errors import DaemonUnreachable, HomeInUse, HomeUnsafe, HostRefused, SocketPathTooLong
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -119,9 +119,13 @@ class Home:
     def lock(self) -> Lock:
         """Take this home for this process until the lock is released or the process ends.
 
-        Raises HomeInUse, with the pid, if another process has it.
+        Raises HomeInUse, with the pid, if another process has it, and HostRefused where its pid cannot be written.
         """
-        descriptor = os.open(self.pid, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+        unwritable = f"the file {str(self.pid)!r} cannot be written"
+        try:
+            descriptor = os.open(self.pid, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+        except OSError as error:
+            raise HostRefused(f"{unwritable}: {error.strerror}") from None
         deadline = time.monotonic() + _LOCK_SECONDS
         while not _flock(descriptor, fcntl.LOCK_EX):
             # One that only looks (`running_pid`) holds a shared lock for a moment; it names no live process.
@@ -131,28 +135,29 @@ class Home:
                 holder = "another daemon" if pid is None else f"another daemon (pid {pid})"
                 raise HomeInUse(f"the home {str(self.path)!r} is in use by {holder}")
             time.sleep(0.01)
-        os.ftruncate(descriptor, 0)
-        os.pwrite(descriptor, f"{os.getpid()}\n".encode(), 0)
+        try:
+            os.ftruncate(descriptor, 0)
+            os.pwrite(descriptor, f"{os.getpid()}\n".encode(), 0)
+        except OSError as error:
+            os.close(descriptor)
+            raise HostRefused(f"{unwritable}: {error.strerror}") from None
         return Lock(descriptor)
 
     def ensure_token(self, login: str) -> str:
         """Give the operator's token, made for this login if there is none; raises as `read_token` does."""
-        # Linked into place whole, so that nobody reads half a token and two makers agree on one.
-        with self._new_token(login) as (_, draft), contextlib.suppress(FileExistsError):
-            os.link(draft, self.token, follow_symlinks=False)
+        if not os.path.lexists(self.token):
+            # Linked into place whole, so that nobody reads half a token and two makers agree on one.
+            with self._new_token(login) as (_, draft), contextlib.suppress(FileExistsError):
+                os.link(draft, self.token, follow_symlinks=False)
         return self.read_token()
 
     def rotate_token(self, login: str) -> str:
         """Put a new token of the operator's, made for this login, in the place of the old one, and give it.
 
-        Whoever reads meanwhile reads the one or the other, whole. Raises HomeUnsafe where it cannot be put there.
+        Whoever reads meanwhile reads the one or the other, whole. Raises HostRefused where it cannot be put there.
         """
         with self._new_token(login) as (token, draft):
-            try:
-                os.rename(draft, self.token)
-            except OSError as error:
-                what = f"the token file {str(self.token)!r}"
-                raise HomeUnsafe(f"{what} cannot be replaced: {error.strerror}") from None
+            os.rename(draft, self.token)
         return token
 
     def read_token(self) -> str:
@@ -190,16 +195,20 @@ class Home:
         account = hashlib.sha256(login.encode(errors="surrogateescape")).hexdigest()[:8]
         token = f"spl_local_{account}_{secrets.token_urlsafe(32)}"
         draft = self.path / f".token.{secrets.token_hex(8)}"
-        descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
         try:
-            with os.fdopen(descriptor, "w") as file:
-                file.write(token + "\n")
-                file.flush()
-                os.fsync(file.fileno())
-            yield token, draft
-        finally:
-            draft.unlink(missing_ok=True)
-        _sync_folder(self.path)
+            try:
+                descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+                with os.fdopen(descriptor, "w") as file:
+                    file.write(token + "\n")
+                    file.flush()
+                    os.fsync(file.fileno())
+                yield token, draft
+            finally:
+                draft.unlink(missing_ok=True)
+            _sync_folder(self.path)
+        except OSError as error:
+            what = f"the token file {str(self.token)!r}"
+            raise HostRefused(f"{what} cannot be written: {error.strerror}") from None
 
 
 class Lock:

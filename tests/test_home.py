@@ -1,17 +1,25 @@
 from __future__ import annotations
 
+import contextlib
 import os
+import re
+import resource
 import stat
 import subprocess
 import sys
+import tempfile
 import textwrap
 import threading
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
-from spl.errors import DaemonUnreachable, HomeInUse, HomeUnsafe, SocketPathTooLong
+from spl.errors import DaemonUnreachable, HomeInUse, HomeUnsafe, HostRefused, SocketPathTooLong
 from spl.home import Home, check_socket_path, locate, login, running_pid
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 root_only = pytest.mark.skipif(os.geteuid() != 0, reason="only root can make another user's files")
 
@@ -262,9 +270,81 @@ def test_one_that_reads_while_the_token_is_rotated_is_given_the_one_or_the_other
 
 def test_a_token_that_cannot_be_put_into_place_leaves_nothing_behind(home: Home) -> None:
     home.token.mkdir()
-    with pytest.raises(HomeUnsafe, match="cannot be replaced: Is a directory"):
+    with pytest.raises(HostRefused, match="cannot be written: Is a directory"):
         home.rotate_token("alice")
     assert [path.name for path in home.path.iterdir() if path.name.startswith(".token")] == []
+
+
+@pytest.mark.parametrize("reason", ["full", "read-only"])
+def test_a_token_that_cannot_be_written_is_refused_by_its_path_and_the_old_one_stays_whole(
+    reason: str,
+) -> None:
+    with ordinary_user() as folder:
+        home = Home.open(folder / "home", create=True)
+        said = {"full": "File too large", "read-only": "Permission denied"}[reason]
+        refusal = re.escape(f"the token file {str(home.token)!r} cannot be written: {said}")
+        with full() if reason == "full" else read_only(home.path):
+            for make in (home.ensure_token, home.rotate_token):
+                with pytest.raises(HostRefused, match=refusal):
+                    make("alice")
+        assert [path.name for path in home.path.iterdir() if path.is_file()] == []
+        old = home.ensure_token("alice")
+        with full() if reason == "full" else read_only(home.path):
+            with pytest.raises(HostRefused, match=refusal):
+                home.rotate_token("alice")
+            # One that is there needs nothing written.
+            assert home.ensure_token("alice") == home.read_token() == old
+        assert [path.name for path in home.path.iterdir() if path.is_file()] == ["token"]
+
+
+@pytest.mark.parametrize("reason", ["full", "read-only"])
+def test_a_home_whose_pid_file_cannot_be_written_is_refused_by_its_path_and_not_held(reason: str) -> None:
+    with ordinary_user() as folder:
+        home = Home.open(folder / "home", create=True)
+        said = {"full": "File too large", "read-only": "Permission denied"}[reason]
+        refusal = re.escape(f"the file {str(home.pid)!r} cannot be written: {said}")
+        before = os.listdir("/proc/self/fd")
+        with full() if reason == "full" else read_only(home.run):
+            with pytest.raises(HostRefused, match=refusal):
+                home.lock()
+            assert running_pid(home) is None
+        assert os.listdir("/proc/self/fd") == before
+        with home.lock():
+            assert running_pid(home) == os.getpid()
+
+
+@contextlib.contextmanager
+def ordinary_user() -> Iterator[Path]:
+    """Be a user whom modes hold back, root too, and give a folder of that user's."""
+    before = os.geteuid()
+    if before == 0:
+        os.seteuid(23456)
+    try:
+        with tempfile.TemporaryDirectory(prefix="spl-", dir="/tmp") as folder:
+            yield Path(folder)
+    finally:
+        os.seteuid(before)
+
+
+@contextlib.contextmanager
+def full() -> Iterator[None]:
+    """Let this process write to no file for a while, as on a full disk: write(2) fails, by RLIMIT_FSIZE."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (0, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+
+
+@contextlib.contextmanager
+def read_only(folder: Path) -> Iterator[None]:
+    """Let nothing be made or taken away in a folder for a while."""
+    folder.chmod(0o500)
+    try:
+        yield
+    finally:
+        folder.chmod(0o700)
 
 
 @pytest.mark.parametrize("others", [0o640, 0o604, 0o620])

@@ -14,6 +14,7 @@ def environ(tmp_path: Path) -> dict[str, str]:
     return {"SPL_HOME": str(tmp_path), "PATH": "/usr/bin"}
 
 
+@pytest.mark.claim("I14")
 def test_without_anything_the_defaults_are_in_force() -> None:
     settings = load({}, {})
     assert settings == Settings(home=Path("~/.syncro").expanduser())

@@ -120,14 +120,14 @@ async def read_body(request: Request, form: type[_B]) -> _B:
     raise InvalidBody(f"the field {place!r}: {first['msg'].removeprefix('Value error, ')}")
 
 
-async def read_json(body: bytes) -> Any:
+async def read_json(body: bytes, *, most_items: int = MOST_ITEMS) -> Any:
     """Read a body as JSON; raises `InvalidBody`.
 
     A document of very many small things takes thirty times its text as objects, so their number is bounded; a long
     one is read in a thread, so that the event loop goes on meanwhile.
     """
-    if body.count(b",") + body.count(b"[") + body.count(b"{") > MOST_ITEMS:
-        raise InvalidBody(f"the JSON has more than {MOST_ITEMS} commas and brackets")
+    if body.count(b",") + body.count(b"[") + body.count(b"{") > most_items:
+        raise InvalidBody(f"the JSON has more than {most_items} commas and brackets")
     if len(body) > _SHORT:
         return await asyncio.to_thread(parse, body)
     return parse(body)

@@ -10,7 +10,7 @@ from spl.api.answers import JsonAnswer, error_answer
 from spl.api.authentication import bearer
 from spl.api.limits import body_limit, refuse_unread
 from spl.api.peer import peer
-from spl.api.requests import read_json
+from spl.api.requests import MOST_ITEMS, read_json
 from spl.errors import Internal, InvalidBody, NotFound, SplError, Unauthenticated
 
 if TYPE_CHECKING:
@@ -67,7 +67,10 @@ def worker_app(credentials: Credentials, *, max_body_bytes: int) -> ASGIApp:
 async def _door(scope: Scope, receive: Receive, send: Send) -> None:
     message = await receive()
     try:
-        payload: Any = await read_json(message.get("body", b"")) if scope["method"] == "POST" else {}
+        # What is said to the model holds what tools said, commas and all.
+        most = 4 * MOST_ITEMS if scope["door"] == "infer" else MOST_ITEMS
+        body = message.get("body", b"")
+        payload: Any = await read_json(body, most_items=most) if scope["method"] == "POST" else {}
         if not isinstance(payload, dict):
             raise InvalidBody("the body must be a JSON object")
         answer = JsonAnswer(await scope["run"].door(scope["door"], payload))

@@ -60,7 +60,6 @@ def print_rows(columns: Sequence[str], rows: Iterable[Sequence[object]]) -> None
         table.add_row(*cells)
         widest = max(widest, cell_len(cells[0]))
     table.columns[0].no_wrap = True
-    table.columns[0].min_width = widest
     _print(table, least=widest + _LEAST * (len(columns) - 1))
 
 

@@ -156,7 +156,9 @@ def _opening(told: Json) -> Iterator[Row]:
     asked, used, ceilings = told["asked"], told["used"], told["ceilings"]
     yield "run", told["run"]
     yield "asked", brief(asked["goal"], _TEXT)
-    yield "as", f"{asked['actor']}, tier {asked['tier']}, asked by {asked['asked_by']}"
+    # A run of the first release has no word of who asked for it.
+    by = "" if asked["asked_by"] is None else f", asked by {asked['asked_by']}"
+    yield "as", f"{asked['actor']}, tier {asked['tier']}{by}"
     yield "begun", asked["started_at"]
     yield "where", _where(told)
     yield "could use", _listed(told["tools"])

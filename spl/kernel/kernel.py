@@ -28,7 +28,7 @@ from spl.kernel.names import (
     TIER,
     label_of,
 )
-from spl.kernel.outcome import Ending, Outcome, decide, evidence
+from spl.kernel.outcome import Ending, Outcome, Tally, decide, evidence
 from spl.kernel.principals import ADMIN, CONFIG_WRITE, RECORDS_WRITE, WORK_RUN
 from spl.kernel.reading import Reading
 from spl.kernel.rows import Rows, live_row
@@ -299,10 +299,13 @@ class Kernel:
         """Give each run that a dead daemon left open its outcome; gives their threads."""
         threads: list[str] = []
         for anchor in await self.store.unfinished(LOOP, OUTCOME):
-            outcome = Outcome("failed", "The daemon ended while the run was going.")
-            row, head, going = await self.rows.fold(anchor.thread)
+            outcome = Outcome(
+                "failed", "The daemon ended while the run was going, or before its outcome was written."
+            )
+            row, head, going, ok_in_kernel = await self.rows.fold(anchor.thread)
             row["tool_calls_failed"] += going
-            body = _outcome(outcome, row, evidence="kernel", exit=None, ended_at=self._time())
+            whose = evidence(Tally(ok_in_kernel=ok_in_kernel), in_process=row["transport"] == IN_PROCESS)
+            body = _outcome(outcome, row, evidence=whose, exit=None, ended_at=self._time())
             await self.store.append([Draft(anchor.thread, ENGINE, "KNOW", body, parents=(head,))])
             threads.append(anchor.thread)
         return threads

@@ -34,7 +34,7 @@ MEMBER_SCOPES = SCOPES - {ADMIN}
 DEFAULT_SCOPES = frozenset((RECORDS_READ, RECORDS_WRITE, WORK_RUN))
 """What a member holds of whom nothing else is said."""
 
-_LABEL = r"[A-Za-z0-9_-][A-Za-z0-9._-]{0,63}"
+_LABEL = r"[A-Za-z0-9_][A-Za-z0-9._-]{0,63}"
 _ACTOR = re.compile(rf"did:sync:(?:user|agent):({_LABEL})")
 _BEARER = re.compile(r"spl_[a-z0-9]{1,16}_([0-9a-f]{8})_[A-Za-z0-9_-]{43}")
 _TOKEN_ID = re.compile(r"tok_[0-9a-f]{12}")
@@ -168,7 +168,8 @@ class Members:
         """
         if not re.fullmatch(_LABEL, label):
             raise InvalidBody(
-                f"the label {label!r} is not 1 to 64 letters, digits, dots, dashes and underscores, no dot first"
+                f"the label {label!r} is not 1 to 64 letters, digits, dots, dashes and underscores, "
+                "the first a letter, digit or underscore"
             )
         if tier not in TIERS:
             raise InvalidBody(f"the tier {tier!r} is not one of {', '.join(TIERS)}")

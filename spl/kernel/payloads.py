@@ -9,7 +9,10 @@ from spl.errors import InvalidBody
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-_MESSAGES_LIMIT = 2000
+CONVERSATION_LIMIT = 1_000_000
+"""Characters of a whole conversation, of what its messages say."""
+
+_MESSAGES_LIMIT = 20_000
 _ROLES = frozenset(("system", "user", "assistant", "tool"))
 
 Json = dict[str, Any]
@@ -30,7 +33,7 @@ def string(payload: Mapping[str, Any], name: str) -> str:
 
 
 def messages(payload: Mapping[str, Any]) -> list[Json]:
-    """Give the conversation to put before the model; raises `InvalidBody`."""
+    """Give the conversation to put before the model, however long it is; raises `InvalidBody`."""
     said = payload.get("messages")
     if not isinstance(said, list) or not 1 <= len(said) <= _MESSAGES_LIMIT:
         raise InvalidBody(f"'messages' must be a list of 1 to {_MESSAGES_LIMIT} messages")
@@ -41,3 +44,8 @@ def messages(payload: Mapping[str, Any]) -> list[Json]:
         if not isinstance(message.get("content"), str):
             raise InvalidBody("each message has a 'content', a string")
     return said
+
+
+def is_too_long(conversation: list[Json]) -> bool:
+    """Tell whether a conversation says more than one may: the same for a loop in process, which no body bounds."""
+    return sum(len(message["content"]) for message in conversation) > CONVERSATION_LIMIT

@@ -5,7 +5,7 @@ Only records that the kernel or the run itself wrote on its chain count; what ot
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from spl.errors import RunNotFound
 from spl.kernel.names import ENGINE, LOOP, OUTCOME, TOOL_RESULT, TOOL_VERDICT, TURN
@@ -22,6 +22,15 @@ _PAGE, _PAGE_BYTES = 100, 4 << 20
 Json = dict[str, Any]
 
 STATES = ("running", "done", "stopped", "stopped_short")
+
+
+class Folded(NamedTuple):
+    """What a run's records come to: its row, its chain's head, and how many allowed calls are without a result."""
+
+    row: Json
+    head: str
+    going: int
+    ok_in_kernel: int
 
 
 class Rows:
@@ -41,7 +50,7 @@ class Rows:
                 raise RunNotFound(f"there is no run on the thread {thread!r}")
             outcome = await self._store.select(thread=thread, kind=OUTCOME, limit=1)
             # An outcome says all that the records before it add up to.
-            row = row_from_records([*anchor, *outcome]) if outcome else (await self.fold(thread))[0]
+            row = row_from_records([*anchor, *outcome]) if outcome else (await self.fold(thread)).row
         if whose is not None and row["actor"] != whose:
             raise RunNotFound(f"there is no run on the thread {thread!r}")
         return row
@@ -67,17 +76,18 @@ class Rows:
                     most_bytes -= len(row["goal"]) + len(row["summary"] or "")
         return found, False
 
-    async def fold(self, thread: str) -> tuple[Json, str, int]:
-        """Give the row that a run's records tell, the head of its chain, and how many allowed calls have no result."""
+    async def fold(self, thread: str) -> Folded:
+        """Give what a run's records come to, a page at a time."""
         row: Json = {}
-        head, since, going = "", 0, 0
+        head, since, going, ok_in_kernel = "", 0, 0, 0
         while page := await self._store.select(
             thread=thread, since=since, limit=_PAGE, most_bytes=_PAGE_BYTES
         ):
             row, head = row_from_records(page, row), _head(page, head)
             going += sum(_going(record) for record in page)
+            ok_in_kernel += sum(_is_ok_in_kernel(record) for record in page)
             since = page[-1].sequence
-        return row, head, going
+        return Folded(row, head, going, ok_in_kernel)
 
 
 def live_row(run: Run) -> Json:
@@ -157,6 +167,10 @@ def _begun(anchor: Record) -> Json:
         "summary": None,
         "outcome": None,
     }
+
+
+def _is_ok_in_kernel(record: Record) -> bool:
+    return record.kind == TOOL_RESULT and record.actor == ENGINE and record.body["status"] == "ok"
 
 
 def _going(record: Record) -> int:

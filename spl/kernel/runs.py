@@ -114,7 +114,9 @@ class Run:
     def stop(self, by: str) -> None:
         """Have the run end at its next step, cancelled; raises `RunFinished` when it has ended."""
         if self.over:
-            raise RunFinished(f"the run on {self.terms.thread} has ended")
+            raise RunFinished(
+                f"the run on {self.terms.thread} has ended, and its outcome is about to be written"
+            )
         if self.end is None or self.end.outcome != "cancelled":
             self.end = Outcome("cancelled", f"Stopped by {by}.", stopped_by=by)
         self.ending.set()
@@ -156,6 +158,9 @@ class Run:
         messages = payloads.messages(payload)
         if (skipped := self.calls.passed_over()) is not None:
             why = f"The loop went on without an answer to the call {skipped!r}."
+            return {"end": self._conclude(Outcome("failed", why)).outcome}
+        if payloads.is_too_long(messages):
+            why = f"The conversation came to more than {payloads.CONVERSATION_LIMIT} characters, which is the most."
             return {"end": self._conclude(Outcome("failed", why)).outcome}
         terms, budget = self.terms, self.budget
         request = Request(
@@ -261,6 +266,9 @@ class Run:
         proposed, tool = self.calls.runnable(call, sandboxed=False), TOOLS[call.name]
         if tool.domain is Domain.KERNEL_TRUST and self.terms.transport != IN_PROCESS:
             raise CallNotAllowed(f"the tool {call.name!r} is for runs in process")
+        if self.end is not None:
+            # An allow is for now, and not to be kept for later: a run that is stopped does nothing more.
+            raise CallNotAllowed(f"the run is ending: {self.end.summary}")
         if tool.run is None:
             raise CallNotAllowed(f"the kernel does not run the tool {call.name!r}")
         proposed.taken = True

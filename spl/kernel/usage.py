@@ -39,14 +39,18 @@ class Usage:
     async def read(self, store: Store) -> None:
         """Count what the log says of today, before anything is started; every run in it must have its outcome.
 
-        What a run cost is counted where it ended: not when each call was made, but never less than that.
+        What a run cost is counted where it ended: not when each call was made, but never less than that. What is
+        dated later than today counts today as well: the clock has gone back, and nobody gets a day twice by it.
         """
         today = self._today()
         for anchor in await _since(store, LOOP, "started_at", today):
-            self._started[today, anchor.body["actor"]] += 1
+            for day in {today, anchor.body["started_at"][:_DATE]}:
+                self._started[day, anchor.body["actor"]] += 1
         for outcome in await _since(store, OUTCOME, "ended_at", today):
+            cost = Decimal(str(outcome.body["spent_usd"]))
             for anchor in await store.select(thread=outcome.thread, kind=LOOP, limit=1):
-                self.charge(anchor.body["actor"], Decimal(str(outcome.body["spent_usd"])))
+                for day in {today, outcome.body["ended_at"][:_DATE]}:
+                    self._charge(day, anchor.body["actor"], cost)
 
     def refusals(self, actor: str, tier: Tier) -> list[SplError]:
         """Give what keeps another run of this actor from being started now."""
@@ -59,7 +63,7 @@ class Usage:
                     f"{tier.concurrent_runs} at once (concurrent_runs)",
                     limit=tier.concurrent_runs,
                     running=self._going[actor],
-                    retry_after_secs=1,
+                    **_until(1, tier, "concurrent_runs"),
                 )
             )
         if tier.daily_runs is not None and started >= tier.daily_runs:
@@ -69,7 +73,7 @@ class Usage:
                     f"{tier.daily_runs} a day (daily_runs)",
                     limit=tier.daily_runs,
                     started=started,
-                    retry_after_secs=self._until_midnight(),
+                    **_until(self._until_midnight(), tier, "daily_runs"),
                 )
             )
         if tier.daily_cost_usd is not None and spent >= tier.daily_cost_usd:
@@ -79,7 +83,7 @@ class Usage:
                     f"{tier.daily_cost_usd} USD a day (daily_cost_usd)",
                     limit_usd=float(tier.daily_cost_usd),
                     spent_usd=float(spent),
-                    retry_after_secs=self._until_midnight(),
+                    **_until(self._until_midnight(), tier, "daily_cost_usd"),
                 )
             )
         return found
@@ -99,7 +103,7 @@ class Usage:
 
     def charge(self, actor: str, cost_usd: Decimal) -> None:
         """Count what a model call of this actor's run has cost."""
-        self._spent[self._today(), actor] = self.spent(actor) + cost_usd
+        self._charge(self._today(), actor, cost_usd)
 
     def ended(self, actor: str) -> None:
         """Count a run out; a `Place` does this once."""
@@ -110,6 +114,9 @@ class Usage:
     def never_started(self, day: str, actor: str) -> None:
         """Take a start back that came to nothing; a `Place` does this once."""
         self._started[day, actor] -= 1
+
+    def _charge(self, day: str, actor: str, cost_usd: Decimal) -> None:
+        self._spent[day, actor] = self._spent.get((day, actor), Decimal(0)) + cost_usd
 
     def _today(self) -> str:
         return self._now().date().isoformat()
@@ -135,6 +142,15 @@ class Place:
             self._usage.ended(self._actor)
             if not started:
                 self._usage.never_started(self._day, self._actor)
+
+
+def _until(seconds: int, tier: Tier, ceiling: str) -> dict[str, object]:
+    """Give when to try again; where a ceiling is 0 no wait helps, and what does."""
+    if getattr(tier, ceiling) > 0:
+        return {"retry_after_secs": seconds}
+    return {
+        "remedy": f"give the tier another: 'spl config set-tier {tier.name} --reset {ceiling.replace('_', '-')}'"
+    }
 
 
 async def _since(store: Store, kind: str, field: str, day: str) -> list[Record]:

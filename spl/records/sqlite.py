@@ -48,6 +48,7 @@ class SqliteStore:
     """A `Store` in one file, private to its owner; it belongs to the event loop it was opened in."""
 
     def __init__(self, writer: sqlite3.Connection, readers: list[sqlite3.Connection]) -> None:
+        self.failing: str | None = None
         self._loop = asyncio.get_running_loop()
         self._writer_connection = writer
         self._reader_connections = readers
@@ -197,6 +198,11 @@ class SqliteStore:
             self._loop.call_soon_threadsafe(function, *args)
 
     def _answer(self, outcomes: list[tuple[Append, Outcome]]) -> None:
+        for _, outcome in outcomes:
+            if isinstance(outcome, StoreUnavailable):
+                self.failing = outcome.message
+            elif not isinstance(outcome, SplError):
+                self.failing = None
         # The loop runs what it is given in order: the watchers, then the callers whose futures are set after.
         for _, outcome in outcomes:
             if not isinstance(outcome, SplError):

@@ -36,6 +36,9 @@ class Store(Protocol):
     (`core.work.loop.v1`), the record's own actor otherwise.
     """
 
+    failing: str | None
+    """Why the last append could not be written, None when it could be."""
+
     async def append(self, drafts: Sequence[Draft]) -> list[Appended]:
         """Write all of the drafts or none; they are durable when this returns, one result each, in order.
 

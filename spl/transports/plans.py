@@ -105,7 +105,7 @@ class Plans:
         async with turn:
             if self._stopped:
                 raise _stopping()
-            making = asyncio.ensure_future(asyncio.to_thread(self._make, name))
+            making = asyncio.ensure_future(self._beside(name))
             self._making.add(making)
             try:
                 made = await making
@@ -129,6 +129,20 @@ class Plans:
         self._looks.discard(look)
         if not look.cancelled():
             look.exception()
+
+    async def _beside(self, name: str) -> tuple[Profile, Plan]:
+        try:
+            return await asyncio.to_thread(self._make, name)
+        except RuntimeError as error:
+            if "can't start new thread" not in str(error):
+                raise
+            # What Python says where the system lets it have no thread (pthread_create(3), EAGAIN).
+            raise LayerError(
+                "sandbox",
+                expected="a thread to make the plan in",
+                observed=str(error),
+                remedy="look at the host's load and at the limits on processes",
+            ) from None
 
     def _make(self, name: str) -> tuple[Profile, Plan]:
         profile = self.library.load(name)

@@ -93,6 +93,8 @@ class Transports:
         refusals = self._kernel.usage.refusals(terms.actor, self._kernel.tier_of(terms.actor))
         if self._stopping:
             refusals.append(_stopping())
+        elif (failing := self._kernel.store.failing) is not None:
+            refusals.append(StoreUnavailable(failing))
         room = None
         if terms.profile is not None:
             room = await self.room(terms.profile)

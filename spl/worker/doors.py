@@ -85,7 +85,9 @@ class Doors:
         head = f"{route} HTTP/1.1\r\nHost: spl\r\nAuthorization: Bearer {self._credential}\r\n"
         if route.startswith("GET "):
             return f"{head}\r\n".encode("ascii")
-        body = json.dumps(payload, separators=(",", ":")).encode("ascii")
+        # A lone surrogate, which is no UTF-8, goes as Python writes it: that is JSON's own escape.
+        said = json.dumps(payload, separators=(",", ":"), ensure_ascii=False)
+        body = said.encode("utf-8", "backslashreplace")
         head += f"Content-Type: application/json\r\nContent-Length: {len(body)}\r\n\r\n"
         return head.encode("ascii") + body
 

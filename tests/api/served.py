@@ -159,7 +159,9 @@ class Served:
 
 
 @contextlib.asynccontextmanager
-async def serving(folder: Path, *replies: dict[str, Any], **options: Any) -> AsyncIterator[Served]:
+async def serving(
+    folder: Path, *replies: dict[str, Any], worker_limit: int = LIMIT, **options: Any
+) -> AsyncIterator[Served]:
     """Serve an instance on a host where no worker can be confined."""
     async with instance(folder, *replies, **options) as here:
         transports = Transports(here.kernel, LayerError(**LAYER), credential_grace=30, run_grace=RUN_GRACE)
@@ -171,7 +173,7 @@ async def serving(folder: Path, *replies: dict[str, Any], **options: Any) -> Asy
         authenticator = Authenticator(OPERATOR, TOKEN, here.kernel.members, rotated=lambda: ROTATED)
         api = OperatorApi(here.kernel, transports, profiles, authenticator, health)
         app = api.app(max_body_bytes=LIMIT)
-        doors = worker_app(here.kernel.credentials, max_body_bytes=LIMIT)
+        doors = worker_app(here.kernel.credentials, max_body_bytes=worker_limit)
         tcp = bind_tcp("127.0.0.1", 0)
         port = tcp.getsockname()[1]
         listeners = [

@@ -286,7 +286,7 @@ def test_the_runs_of_a_member_that_is_revoked_are_stopped_and_named(tmp_path: Pa
         ("daily_cost_usd", "WORK_DAILY_CAP_EXCEEDED", {"limit_usd": 0, "spent_usd": 0}),
     ],
 )
-def test_a_ceiling_refuses_a_start_with_its_numbers_and_says_when_to_come_again(
+def test_a_ceiling_of_nothing_refuses_a_start_with_its_numbers_and_says_what_helps(
     tmp_path: Path, ceiling: str, code: str, fields: dict[str, object]
 ) -> None:
     async def talk(served: Served) -> None:
@@ -297,13 +297,28 @@ def test_a_ceiling_refuses_a_start_with_its_numbers_and_says_when_to_come_again(
         answer = await served.ask("POST", LOOP, {"goal": "x"}, bearer=mia)
         assert answer.refusal == (429, code)
         assert fields.items() <= answer.json.items()
-        assert int(answer.headers["retry-after"]) == answer.json["retry_after_secs"]
-        assert 1 <= answer.json["retry_after_secs"] <= 86_400
+        # No wait helps.
+        assert "retry-after" not in answer.headers
+        assert f"--reset {ceiling.replace('_', '-')}" in answer.json["remedy"]
         assert ceiling in answer.json["message"]
         assert await served.here.store.count() == before
         await change_tier(served, **{ceiling: None})
         row = await ended(served, await served.ask("POST", LOOP, {"goal": "x"}, bearer=mia))
         assert row["state"] == "done"
+
+    serve(tmp_path, talk, DONE)
+
+
+def test_a_days_runs_that_are_used_up_are_refused_with_when_to_come_again(tmp_path: Path) -> None:
+    async def talk(served: Served) -> None:
+        await in_process(served)
+        await change_tier(served, daily_runs=1)
+        mia = await served.member()
+        await ended(served, await served.ask("POST", LOOP, {"goal": "x"}, bearer=mia))
+        answer = await served.ask("POST", LOOP, {"goal": "x"}, bearer=mia)
+        assert answer.refusal == (429, "WORK_DAILY_COUNT_EXCEEDED")
+        assert int(answer.headers["retry-after"]) == answer.json["retry_after_secs"]
+        assert 1 <= answer.json["retry_after_secs"] <= 86_400
 
     serve(tmp_path, talk, DONE)
 

@@ -259,6 +259,24 @@ def test_a_body_that_cannot_be_read_is_refused_at_every_door(
     serve(tmp_path, talk, NOTE)
 
 
+def test_the_model_is_told_of_four_times_as_many_commas_as_any_other_door_takes(tmp_path: Path) -> None:
+    async def talk(served: Served) -> None:
+        bearer = served.entrust(await served.here.open())
+
+        async def knock(door: str, items: int) -> Any:
+            # Beside the commas of the text, one comma and three brackets.
+            body = {"messages": [{"role": "user", "content": "," * (items - 4)}]}
+            return await served.ask("POST", f"/v1/worker/{door}", body, bearer=bearer, on="worker")
+
+        assert (await knock("infer", 400_000)).status == 200
+        for door, most in (("infer", 400_000), ("propose", 100_000), ("call", 100_000), ("records", 100_000)):
+            answer = await knock(door, most + 1)
+            assert answer.refusal == (422, "INVALID_BODY")
+            assert f"more than {most} commas" in answer.json["message"]
+
+    serve(tmp_path, talk, says("Done."), worker_limit=1 << 20)
+
+
 @pytest.mark.claim("K5", "K7")
 @pytest.mark.parametrize(
     ("door", "body", "refusal"),

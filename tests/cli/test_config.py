@@ -5,6 +5,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from tests.server import error
+
 if TYPE_CHECKING:
     from tests.cli.conftest import Spl
     from tests.server import Daemon
@@ -35,6 +37,26 @@ def test_config_show_tells_what_is_in_force_beside_what_was_written(spl: Spl, da
     table = spl("config", "show", "-o", "table").stdout
     assert ["work_loop.transport", "in_process"] in [line.split() for line in table.splitlines()]
     assert '4         work_loop_transport  {"transport": "sandboxed"}' in table
+
+
+@pytest.mark.parametrize("output", ["json", "table"])
+def test_config_show_says_that_the_records_are_not_the_bearers_to_read_and_not_that_there_are_none(
+    spl: Spl, daemon: Daemon, output: str
+) -> None:
+    nothing = {"object": "list", "data": [], "has_more": False}
+    daemon.routes["GET /v1/records"] = nothing
+    daemon.routes["GET /v1/runs"] = error(403, "ACTOR_NOT_COVERED", "the bearer does not cover the runs")
+    ended = spl("config", "show", "-o", output)
+    assert ended.returncode == 0
+    assert ended.stderr == "spl: config show: the records are the operator's to read, and not this token's\n"
+    if output == "json":
+        assert json.loads(ended.stdout) == {"object": "config", "work_loop": WORK_LOOP, "records": None}
+    # An operator is told that nothing was decided.
+    daemon.routes["GET /v1/runs"] = nothing
+    ended = spl("config", "show", "-o", output)
+    assert (ended.returncode, ended.stderr) == (0, "")
+    if output == "json":
+        assert json.loads(ended.stdout)["records"] == []
 
 
 @pytest.mark.parametrize(

@@ -85,6 +85,24 @@ def test_wrong_usage_ends_with_2(spl: Spl, arguments: tuple[str, ...]) -> None:
     assert "Usage: spl" in ended.stderr
 
 
+@pytest.mark.parametrize(
+    ("typed", "meant"), [("memeber", "member"), ("tokens", "token"), ("confg", "config")]
+)
+def test_a_command_that_is_not_there_is_answered_with_the_one_that_may_have_been_meant(
+    spl: Spl, typed: str, meant: str
+) -> None:
+    ended = spl(typed, "list")
+    assert (ended.returncode, ended.stdout) == (2, "")
+    assert ended.stderr.endswith(f"Error: No such command '{typed}'. Did you mean '{meant}'?\n")
+
+
+@pytest.mark.parametrize("path", [(), ("status",), ("runs",), ("runs", "list"), ("config", "set-tier")])
+def test_the_short_option_for_help_is_known_everywhere(spl: Spl, path: tuple[str, ...]) -> None:
+    short = spl(*path, "-h")
+    assert (short.returncode, short.stderr, short.stdout) == (0, "", spl(*path, "--help").stdout)
+    assert "  -h, --help " in short.stdout
+
+
 @pytest.mark.parametrize("kind", [errors.ScopeDenied, errors.IsolationUnavailable, errors.StoreUnavailable])
 def test_an_error_ends_with_its_status_and_says_its_code_and_remedy(
     spl: Spl, daemon: Daemon, kind: type[errors.SplError]

@@ -180,6 +180,24 @@ def test_a_token_that_is_not_there_is_not_found(spl: Spl, daemon: Daemon) -> Non
     assert (ended.returncode, ended.stdout) == (NotFound.exit_status, "")
 
 
+@pytest.mark.parametrize(
+    ("command", "route"),
+    [
+        (("token", "revoke", "operator"), "DELETE /v1/tokens/operator"),
+        (("token", "rotate", "tok_9"), "POST /v1/tokens/tok_9/rotate"),
+        (("token", "mint", "--member", "eve"), "POST /v1/tokens"),
+        (("member", "revoke", "eve"), "DELETE /v1/members/eve"),
+    ],
+)
+def test_what_the_daemon_says_to_do_about_a_token_or_a_member_is_what_is_said(
+    spl: Spl, daemon: Daemon, command: tuple[str, ...], route: str
+) -> None:
+    daemon.routes[route] = error(404, "NOT_FOUND", "it is not there", remedy="do\x1b[2J that")
+    ended = spl(*command)
+    assert (ended.returncode, ended.stdout) == (NotFound.exit_status, "")
+    assert ended.stderr == "spl: NOT_FOUND: it is not there; do\\x1b[2J that\n"
+
+
 def test_a_token_that_cannot_be_printed_stands_in_no_error(daemon: Daemon, environ: dict[str, str]) -> None:
     daemon.routes["POST /v1/tokens"] = MINTED
     with open("/dev/full", "w") as full:

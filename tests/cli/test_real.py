@@ -88,6 +88,11 @@ def test_a_member_runs_by_its_token_alone_and_no_longer_once_it_is_taken_away(se
     refused = served.spl("why", row["thread"], token=eve["token"])
     assert (refused.returncode, refused.stdout) == (RunNotFound.exit_status, "")
 
+    shown = served.spl("config", "show", token=mia["token"])
+    assert (json.loads(shown.stdout)["records"], "the operator's to read" in shown.stderr) == (None, True)
+    told = served.told("config", "show")["records"]
+    assert [record["body"]["tier"] for record in told] == ["paid", "trial"]
+
     assert served.told("member", "revoke", "mia")["revoked"] is True
     refused = served.spl("run", VERIFY_GOAL, token=mia["token"])
     assert refused.returncode == TokenRevoked.exit_status

@@ -25,7 +25,11 @@ def _routes(daemon: Daemon) -> None:
     """Have a daemon that takes any record and has one rule and one tier."""
     daemon.routes[WRITE] = lambda request: {"object": "record", "sequence": 9, **request.body}
     daemon.routes[RULES] = {"object": "list", "data": [{**RULE, "name": "other"}, RULE], "has_more": False}
-    daemon.routes[TIERS] = {"object": "list", "data": [{**TIER, "tier": "paid"}, TIER], "has_more": False}
+    daemon.routes[TIERS] = {
+        "object": "list",
+        "data": [{**TIER, "tier": "paid", "max_turns": 4}, TIER],
+        "has_more": False,
+    }
 
 
 def written(daemon: Daemon) -> list[Any]:
@@ -71,6 +75,48 @@ def test_a_rule_without_a_priority_has_the_priority_0_and_may_have_one_below(
         (0, "-1 < 2"),
         (-5, "-1 < 2"),
     ]
+
+
+@pytest.mark.parametrize(
+    "expression",
+    [
+        'resource == "bash"',
+        "args.n > 1 && resource=='bash'",
+        'resource == "bash\x1b[2J"',
+        'resource != r"bash"',
+        'resource in ["bash", "calculate"]',
+        'resource == "tools:bash"',
+    ],
+)
+def test_a_rule_that_compares_the_resource_with_what_it_never_is_is_taken_with_a_warning(
+    spl: Spl, expression: str
+) -> None:
+    ended = spl(
+        "config", "add-permission-rule", "--name", "stop-that", "--action", "deny", "--expression", expression
+    )
+    assert (ended.returncode, json.loads(ended.stdout)) == (0, RULE)
+    assert ended.stderr.startswith("spl: config add-permission-rule: warning: `resource` is never ")
+    assert ended.stderr.endswith(", it is 'tool:' and the tool's name\n")
+    assert ended.stderr.removesuffix("\n").isprintable()
+
+
+@pytest.mark.parametrize(
+    "expression",
+    [
+        'resource == "tool:bash"',
+        "resource in ['tool:bash', 'tool:calculate']",
+        'resource == r"tool:bash" && args.path == "bash"',
+        'resource == """tool:bash"""',
+        'resource.startsWith("tool:host_")',
+        'args.resource == "bash"',
+        'has(args.my_resource) && args.my_resource == "bash"',
+    ],
+)
+def test_a_rule_that_can_match_is_taken_without_a_warning(spl: Spl, expression: str) -> None:
+    ended = spl(
+        "config", "add-permission-rule", "--name", "stop-that", "--action", "deny", "--expression", expression
+    )
+    assert (ended.returncode, ended.stderr) == (0, "")
 
 
 def test_a_refused_expression_is_shown_with_a_caret_under_the_place(spl: Spl, daemon: Daemon) -> None:
@@ -132,6 +178,14 @@ def test_rules_are_listed_in_the_order_they_are_asked(spl: Spl) -> None:
     assert lines[2].split(maxsplit=5) == ["stop-that", "deny", "100", "true", "7", EXPRESSION]
 
 
+def test_the_rules_are_listed_by_the_name_that_goes_with_the_others_too_which_help_does_not_list(
+    spl: Spl,
+) -> None:
+    ended = spl("config", "list-permission-rules")
+    assert (ended.returncode, ended.stdout) == (0, spl("config", "list-rules").stdout)
+    assert "list-permission-rules" not in spl("config", "--help").stdout
+
+
 def test_a_tiers_ceilings_are_changed_and_reset_by_one_record_and_what_is_in_force_is_printed(
     spl: Spl, daemon: Daemon
 ) -> None:
@@ -150,10 +204,15 @@ def test_a_tiers_ceilings_are_changed_and_reset_by_one_record_and_what_is_in_for
     ]  # fmt: skip
 
 
-def test_tiers_are_listed_with_their_ceilings(spl: Spl) -> None:
+def test_tiers_are_listed_a_column_each_with_a_line_for_each_ceiling(spl: Spl) -> None:
     lines = [line.split() for line in spl("config", "list-tiers", "-o", "table").stdout.splitlines()]
-    assert lines[0] == list(TIER)[1:]
-    assert lines[2] == ["trial", "3", "120", "0.25", "0.5", "10", "1"]
+    assert lines[0] == ["paid", "trial"]
+    assert [line[0] for line in lines[1:]] == list(TIER)[2:]
+    assert lines[1:4] == [["max_turns", "4", "3"], ["wall_clock_secs", "120", "120"], ["token_budget"]]
+    assert [row["tier"] for row in json.loads(spl("config", "list-tiers").stdout)["data"]] == [
+        "paid",
+        "trial",
+    ]
 
 
 @pytest.mark.parametrize(

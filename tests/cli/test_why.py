@@ -150,6 +150,14 @@ def test_the_whole_of_a_run_is_told_on_a_page(spl: Spl, daemon: Daemon) -> None:
     ]
 
 
+def test_a_run_without_a_word_of_who_asked_for_it_is_told_without(spl: Spl, daemon: Daemon) -> None:
+    old = anchor()
+    del old["asked_by"]
+    holds(daemon, thread(old))
+    assert ["as", "did:sync:user:mia, tier trial"] in lines(spl)
+    assert json.loads(spl("why", THREAD).stdout)["asked"]["asked_by"] is None
+
+
 def test_a_denied_call_names_layer_rule_and_reason_and_has_no_result(spl: Spl, daemon: Daemon) -> None:
     denied = {
         "decision": "deny",

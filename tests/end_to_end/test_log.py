@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import signal
 import subprocess
@@ -37,6 +38,12 @@ def limit(shape: Shape, daemon: Daemon, size: str) -> None:
     subprocess.run(command, user=shape.uid, group=shape.uid, extra_groups=[], check=True)
 
 
+def failing(daemon: Daemon) -> str | None:
+    """Give why the log takes nothing, as health says it."""
+    said: str | None = daemon.request("GET", "/v1/engine/health")["store"]["failing"]
+    return said
+
+
 @pytest.mark.claim("K1", "K3")
 def test_a_verdict_that_cannot_be_written_down_is_a_denial_and_nothing_runs(
     shape: Shape, home: Path, model: Model
@@ -57,8 +64,12 @@ def test_a_verdict_that_cannot_be_written_down_is_a_denial_and_nothing_runs(
             asked = model.asked()
             assert asked.shown.startswith("This call was not run (log): its verdict cannot be written down")
             assert daemon.bodies(thread) == before
-            with pytest.raises(StoreUnavailable):
+            with pytest.raises(StoreUnavailable) as error:
                 daemon.start("Another.")
+            # From now on health and a preview say so.
+            assert failing(daemon) == error.value.message
+            preview = daemon.request("POST", "/v1/work/loop/preview", {"goal": "x"})
+            assert preview["refusals"][0]["code"] == "STORE_UNAVAILABLE"
             assert daemon.request("GET", f"/v1/runs/{thread}")["state"] == "running"
         asked.answer(scripts.calling(scripts.SUM))
         model.asked().answer(scripts.saying("Done."))
@@ -68,6 +79,7 @@ def test_a_verdict_that_cannot_be_written_down_is_a_denial_and_nothing_runs(
         verdicts = daemon.bodies(thread, "core.work.tool_verdict.v1")
         assert [(each["tool"], each["decision"]) for each in verdicts] == [("calculate", "allow")]
         assert (row["state"], row["tool_calls_ok"]) == ("done", 1)
+        assert failing(daemon) is None
 
 
 @pytest.mark.claim("K3")
@@ -94,3 +106,16 @@ def test_a_command_whose_verdict_cannot_be_written_down_does_not_run_in_process_
         assert (row["state"], row["outcome"]) == ("stopped_short", "failed")
         assert len(daemon.bodies(thread, "core.work.tool_verdict.v1")) == 1
     assert not second.exists()
+
+
+def test_a_daemon_whose_log_is_gone_says_that_it_knows_nothing_any_more(shape: Shape, home: Path) -> None:
+    gone = "its log is gone: there are no members, rules, tiers or runs"
+    for _ in range(2):
+        with shape.daemon(home) as daemon:
+            assert daemon.stop() == 0
+        assert gone not in "".join(daemon.log.lines)
+    for each in home.glob("hub.db*"):
+        each.unlink()
+    with shape.daemon(home) as daemon:
+        line = json.loads(daemon.log.wait_for(gone))
+        assert (line["level"], line["log"]) == ("error", str(home / "hub.db"))

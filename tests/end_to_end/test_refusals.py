@@ -117,6 +117,13 @@ def refuses_sandboxed_starts(daemon: Daemon, layer: str) -> None:
     assert daemon.request("GET", "/v1/runs")["data"] == []
     assert list((daemon.home / "run" / "workers").iterdir()) == []
     assert "running sandboxed" not in "".join(daemon.log.lines)
+    # Why is the operator's to know: it is told with paths of the host.
+    told = daemon.request("POST", "/v1/members", {"label": "mia"})["token"]
+    members = daemon.client_of(told).request("GET", "/v1/engine/health")
+    assert after["isolation"]["refused"]["layer"] == layer
+    assert "refused" not in members["isolation"]
+    assert "refused" not in members["work_loop"]
+    assert members["isolation"] == {k: v for k, v in after["isolation"].items() if k != "refused"}
     # In process it works all the same: nothing falls back, and nothing is lost.
     daemon.set_transport("in_process")
     assert daemon.finish(daemon.start()["thread"])["state"] == "done"

@@ -106,6 +106,22 @@ def test_a_preview_names_the_transport_a_start_would_take_and_starts_nothing(
         assert "running" not in "".join(daemon.log.lines)
 
 
+@pytest.mark.claim("T5")
+def test_a_preview_names_every_refusal_that_a_start_would_meet_and_not_the_first_alone(
+    hosted: Shape, home: Path
+) -> None:
+    with hosted.daemon(home) as daemon:
+        daemon.configure(topic="admission_capacity", capacity=0)
+        daemon.configure(kind="core.engine.tier.v1", tier="trial", concurrent_runs=0, daily_runs=0)
+        said = daemon.request("POST", "/v1/work/loop/preview", {"goal": "Whatever.", "actor": MEMBER})
+        assert said["would_start"] is False
+        assert [each["code"] for each in said["refusals"]] == [
+            "WORK_CONCURRENCY_EXCEEDED",
+            "WORK_DAILY_COUNT_EXCEEDED",
+            "ADMISSION_CEILING",
+        ]
+
+
 @pytest.mark.claim("T2")
 def test_what_was_written_is_in_force_after_a_restart_too(hosted: Shape, home: Path) -> None:
     with hosted.daemon(home) as daemon:

@@ -11,7 +11,7 @@ from spl.kernel.expressions import LONGEST
 from spl.kernel.names import CONFIG, CONFIG_THREAD, ENGINE
 from spl.records.record import Draft
 from spl.records.sqlite import SqliteStore
-from tests.kernel.instance import MEMBERS, TRANSPORT, instance, today
+from tests.kernel.instance import MEMBERS, OPERATOR, TRANSPORT, instance, today
 
 PROFILE, CAPACITY, RULE = "work_loop_profile", "admission_capacity", "permission_rule"
 A_RULE: dict[str, object] = {"name": "r", "action": "deny", "priority": 1, "expression": "true"}
@@ -217,6 +217,19 @@ def test_a_record_of_another_thread_or_kind_configures_nothing(
     asyncio.run(run())
 
 
+@pytest.mark.claim("T2", "K5")
+def test_what_anyone_else_has_on_the_configurations_thread_configures_nothing(tmp_path: Path) -> None:
+    async def run() -> None:
+        async with instance(tmp_path) as here:
+            for said in ({"topic": TRANSPORT, "transport": "sandboxed"}, {"topic": RULE, **A_RULE}):
+                body = {"kind": CONFIG, **said}
+                await here.store.append([Draft(CONFIG_THREAD, OPERATOR, "LEARN", body)])
+            assert here.kernel.config.transport == "in_process"
+            assert here.kernel.config.rules.listed() == []
+
+    asyncio.run(run())
+
+
 # --- permission rules ---
 
 
@@ -347,6 +360,22 @@ def test_there_may_be_so_many_rules_and_one_that_is_there_can_still_be_replaced_
             await here.rule("r1", None)
             await here.rule("more", "true")
             assert len(here.kernel.config.rules.listed()) == MOST_RULES
+
+    asyncio.run(run())
+
+
+def test_of_many_rules_that_are_written_at_once_only_as_many_are_taken_as_there_may_be(
+    tmp_path: Path,
+) -> None:
+    async def run() -> None:
+        async with instance(tmp_path) as here:
+            await _written(here, *((f"r{n}", "false") for n in range(MOST_RULES - 1)))
+            before = await here.store.count()
+            writes = [here.rule(f"new{n}", "true") for n in range(40)]
+            answers = await asyncio.gather(*writes, return_exceptions=True)
+            assert sum(isinstance(answer, InvalidBody) for answer in answers) == 39
+            assert len(here.kernel.config.rules.listed()) == MOST_RULES
+            assert await here.store.count() == before + 1
 
     asyncio.run(run())
 

@@ -12,6 +12,7 @@ from spl.kernel import guard, names
 from spl.kernel.rules import Asked, Rule, Rules
 from spl.kernel.terms import Terms
 from spl.kernel.tiers import Ceilings
+from spl.tools.registry import TOOLS
 from tests.kernel.doors import CLEAN, at_the_doors, refused
 from tests.kernel.instance import (
     MEMBER,
@@ -19,10 +20,12 @@ from tests.kernel.instance import (
     NOTE,
     OPERATOR,
     Instance,
+    Priced,
     call,
     calls,
     carry_out,
     propose,
+    replies_of,
     says,
     turn,
 )
@@ -227,6 +230,44 @@ def test_a_rule_that_reads_the_call_its_run_and_its_actor_decides_by_them(tmp_pa
         call("record_note", "c3"),
     )
     at_the_doors(tmp_path, calls(*made), talk=talk)
+
+
+@pytest.mark.claim("K4")
+@pytest.mark.parametrize("transport", ["in_process", "sandboxed"])
+def test_a_rule_is_shown_the_run_as_it_is(tmp_path: Path, transport: str) -> None:
+    async def talk(here: Instance, _: Run) -> None:
+        await here.configure(MEMBERS, transport)
+        await here.give(MEMBER, "paid")
+        run = await here.open(goal="tidy up")
+        for name, so in (
+            ("transport", f"transport == '{transport}'"),
+            ("tier", "tier == 'paid'"),
+            ("actor", f"actor == '{MEMBER}'"),
+            ("thread", f"run.thread == '{run.terms.thread}'"),
+            ("goal", "run.goal == 'tidy up'"),
+            ("turn", "run.turn == 1"),
+            ("spent", "run.spent_usd == 0.1"),
+        ):
+            await here.rule(f"unless-{name}", f"!({so})")
+        await turn(run)
+        verdict = await propose(run)
+        assert (verdict["decision"], verdict["rule"]) == ("allow", None)
+
+    replies = replies_of(tmp_path, {**NOTE, "usage": {"output_tokens": 1}})
+    at_the_doors(tmp_path, provider=Priced(replies), talk=talk)
+
+
+@pytest.mark.claim("K1", "K4")
+@pytest.mark.parametrize("actor", [OPERATOR, MEMBER], ids=["in process", "sandboxed"])
+def test_there_is_no_tool_that_a_rule_cannot_deny(tmp_path: Path, actor: str) -> None:
+    async def talk(here: Instance, run: Run) -> None:
+        await here.rule("deny-all", "true")
+        await turn(run)
+        said = {name: await propose(run, name) for name in run.terms.tools}
+        assert {verdict["rule"] for verdict in said.values()} == {"deny-all"}
+
+    every = calls(*(call(name, name) for name in TOOLS))
+    at_the_doors(tmp_path, every, talk=talk, asked={"actor": actor})
 
 
 @pytest.mark.claim("K1", "K2")

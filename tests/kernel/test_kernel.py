@@ -243,6 +243,58 @@ def test_each_run_of_a_dead_daemon_gets_one_outcome_at_the_end_of_its_chain(tmp_
     asyncio.run(run())
 
 
+@pytest.mark.claim("K6")
+@pytest.mark.parametrize(
+    ("actor", "ran", "evidence"),
+    [
+        (MEMBER, None, "worker"),
+        (MEMBER, "loop", "worker"),
+        (MEMBER, "kernel", "kernel"),
+        (OPERATOR, None, "kernel"),
+    ],
+)
+def test_a_call_that_a_dead_daemon_left_without_a_result_has_failed_and_whose_word_the_rest_is_is_said(
+    tmp_path: Path, actor: str, ran: str | None, evidence: str
+) -> None:
+    two = calls(call("record_note", "c1", text="x"), call("calculate", "c2", expression="1+1"))
+
+    async def run() -> None:
+        async with instance(tmp_path, two) as here:
+            opened = await here.open(actor=actor)
+            await turn(opened)
+            for call_id in ("c1", "c2"):
+                await propose(opened, call_id)
+            if ran == "kernel":
+                await opened.door("call", {"call_id": "c1"})
+            elif ran == "loop":
+                await opened.door("record", own_result("c2"))
+        async with instance(tmp_path) as again:
+            assert await again.kernel.close_orphans() == [opened.terms.thread]
+            (outcome,) = await again.bodies(opened.terms.thread, names.OUTCOME)
+            ok = 0 if ran is None else 1
+            assert (outcome["tool_calls_ok"], outcome["tool_calls_failed"]) == (ok, 2 - ok)
+            assert outcome["evidence"] == evidence
+            assert (await again.kernel.rows.row(opened.terms.thread))["tool_calls_failed"] == 2 - ok
+
+    asyncio.run(run())
+
+
+@pytest.mark.claim("K6")
+def test_a_call_of_the_kernels_that_failed_makes_no_evidence_of_its_own(tmp_path: Path) -> None:
+    async def run() -> None:
+        async with instance(tmp_path, calls(call("record_note", text=7))) as here:
+            opened = await here.open()
+            await turn(opened)
+            await propose(opened)
+            assert (await opened.door("call", {"call_id": "c1"}))["status"] == "error"
+        async with instance(tmp_path) as again:
+            await again.kernel.close_orphans()
+            (outcome,) = await again.bodies(opened.terms.thread, names.OUTCOME)
+            assert (outcome["tool_calls_failed"], outcome["evidence"]) == (1, "worker")
+
+    asyncio.run(run())
+
+
 # --- rows ---
 
 

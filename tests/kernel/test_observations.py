@@ -283,6 +283,7 @@ def test_a_run_is_halted_only_once_its_model_has_read_what_it_was_told(
     assert (halt([DENIED._replace(turn=turn) for turn in turns]) is not None) is halts
 
 
+@pytest.mark.claim("K6")
 @pytest.mark.parametrize(
     ("calls", "halts"),
     [
@@ -290,6 +291,7 @@ def test_a_run_is_halted_only_once_its_model_has_read_what_it_was_told(
         ([FAILED] * HALT_AFTER, True),
         ([FAILED] * (HALT_AFTER + 1), True),
         ([DENIED] * HALT_AFTER, True),
+        ([CUT_OFF] * HALT_AFTER, True),
         ([NOTE, *[DENIED] * HALT_AFTER], True),
         # failing in two ways is failing
         ([FAILED, FAILED._replace(outcome="denied"), *[FAILED] * (HALT_AFTER - 2)], True),

@@ -22,6 +22,7 @@ from tests.kernel.doors import CLEAN, SUM, at_the_doors, own_result, refused
 from tests.kernel.instance import (
     MEMBER,
     NOTE,
+    OPERATOR,
     Hanging,
     Instance,
     Priced,
@@ -82,7 +83,7 @@ USER = {"role": "user", "content": "x"}
         ("infer", {}, InvalidBody),
         ("infer", {"messages": []}, InvalidBody),
         ("infer", {"messages": "x"}, InvalidBody),
-        ("infer", {"messages": [USER] * 2001}, InvalidBody),
+        ("infer", {"messages": [USER] * 20_001}, InvalidBody),
         ("infer", {"messages": [USER, "x"]}, InvalidBody),
         ("infer", {"messages": [{"role": "root", "content": "x"}]}, InvalidBody),
         ("infer", {"messages": [{"role": ["user"], "content": "x"}]}, InvalidBody),
@@ -175,6 +176,18 @@ def test_a_call_past_the_budget_is_not_made(tmp_path: Path) -> None:
     at_the_doors(tmp_path, provider=provider, talk=talk)
 
 
+@pytest.mark.claim("B3")
+def test_the_operators_run_in_process_without_a_budget_is_stopped_by_no_cost(tmp_path: Path) -> None:
+    async def talk(here: Instance, run: Run) -> None:
+        for _ in range(3):
+            assert "reply" in await carry_out(run)
+        row = await here.kernel.rows.row(run.terms.thread)
+        assert (row["budget_usd"], row["spent_usd"]) == (None, 300)
+
+    provider = Priced(replies_of(tmp_path, *[{**NOTE, "usage": {"output_tokens": 1000}}] * 3))
+    at_the_doors(tmp_path, provider=provider, talk=talk, asked={"actor": OPERATOR})
+
+
 def test_a_run_with_a_ceiling_cannot_use_a_model_without_a_price(tmp_path: Path) -> None:
     async def talk(here: Instance, run: Run) -> None:
         assert run.terms.ceilings.budget_usd is not None
@@ -265,11 +278,32 @@ def test_a_reply_of_no_use_is_charged_to_the_run_and_its_actors_day(tmp_path: Pa
 def test_a_conversation_past_a_ceiling_ends_by_the_ceiling_however_long_it_is(tmp_path: Path) -> None:
     async def talk(here: Instance, run: Run) -> None:
         await carry_out(run)
-        assert await run.door("infer", {"messages": [USER] * 2001}) == {"end": "max_turns"}
+        assert await run.door("infer", {"messages": [USER] * 20_001}) == {"end": "max_turns"}
         with pytest.raises(InvalidBody):
             await run.door("infer", {"messages": [USER], "more": 1})
 
     at_the_doors(tmp_path, NOTE, says("x"), talk=talk, asked={"max_turns": 1})
+
+
+@pytest.mark.parametrize("actor", [OPERATOR, MEMBER], ids=["in process", "sandboxed"])
+def test_a_conversation_longer_than_may_be_ends_the_run_with_the_number_and_asks_no_model(
+    tmp_path: Path, actor: str
+) -> None:
+    provider = Counting(replies_of(tmp_path, says("on"), says("on")))
+
+    async def talk(here: Instance, run: Run) -> None:
+        half = {"role": "user", "content": "é" * 500_000}
+        assert "reply" in await run.door("infer", {"messages": [half, half]})
+        assert await run.door("infer", {"messages": [half, half, {**half, "content": "x"}]}) == {
+            "end": "failed"
+        }
+        assert provider.asked == 1
+        await here.kernel.finish(run, CLEAN)
+        (outcome,) = await here.bodies(run.terms.thread, names.OUTCOME)
+        assert (outcome["outcome"], outcome["turns"]) == ("failed", 1)
+        assert "more than 1000000 characters" in outcome["summary"]
+
+    at_the_doors(tmp_path, provider=provider, talk=talk, asked={"actor": actor})
 
 
 # --- shut ---

@@ -239,6 +239,18 @@ def test_of_calls_at_the_same_moment_one_runs(tmp_path: Path) -> None:
     at_the_doors(tmp_path, NOTE, talk=talk)
 
 
+@pytest.mark.claim("K7")
+def test_of_proposals_at_the_same_moment_one_is_judged(tmp_path: Path) -> None:
+    async def talk(here: Instance, run: Run) -> None:
+        await turn(run)
+        answers = await asyncio.gather(*(propose(run) for _ in range(5)))
+        assert [answer["decision"] for answer in answers] == ["allow"] * 5
+        assert len({answer["fulfills"] for answer in answers}) == 1
+        assert (await here.kinds(run.terms.thread))[3:] == ["tool_call", "tool_verdict"]
+
+    at_the_doors(tmp_path, NOTE, talk=talk)
+
+
 def test_a_tool_runs_on_its_own_side_of_the_doors_only(tmp_path: Path) -> None:
     async def talk(here: Instance, run: Run) -> None:
         await turn(run)

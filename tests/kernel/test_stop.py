@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -91,6 +92,18 @@ def test_a_stop_answers_before_every_other_layer(tmp_path: Path) -> None:
 
 
 @pytest.mark.claim("T7")
+def test_a_call_that_was_allowed_before_the_stop_is_not_run_after_it(tmp_path: Path) -> None:
+    async def talk(here: Instance, run: Run) -> None:
+        await turn(run)
+        assert (await propose(run))["decision"] == "allow"
+        await here.kernel.stop(ADMINISTRATOR, run.terms.thread)
+        why = await refused(here, run, "call", {"call_id": "c1"}, CallNotAllowed)
+        assert why == f"the run is ending: {SUMMARY}"
+
+    at_the_doors(tmp_path, NOTE, talk=talk)
+
+
+@pytest.mark.claim("T7")
 def test_a_stopped_run_makes_no_further_model_call(tmp_path: Path) -> None:
     async def talk(here: Instance, run: Run) -> None:
         await carry_out(run)
@@ -148,6 +161,35 @@ def test_a_model_call_that_never_ends_does_not_keep_a_stopped_run(tmp_path: Path
             await answer
 
     at_the_doors(tmp_path, provider=provider, talk=talk)
+
+
+@pytest.mark.claim("T7", "K6")
+@pytest.mark.parametrize("cause", ["stop", "wall_clock"])
+def test_a_call_that_was_allowed_and_is_broken_off_has_failed(tmp_path: Path, cause: str) -> None:
+    begun, never = tmp_path / "begun", tmp_path / "never"
+    for each in (begun, never):
+        os.mkfifo(each)
+
+    async def talk(here: Instance, run: Run) -> None:
+        await turn(run)
+        await propose(run, "c1")
+        await run.door("call", {"call_id": "c1"})
+        await propose(run, "c2")
+        going = asyncio.create_task(run.door("call", {"call_id": "c2"}))
+        assert await asyncio.to_thread(begun.read_text) == "on\n"
+        assert (run.tally.ok, run.tally.failed, run.tally.going) == (1, 0, 1)
+        if cause == "stop":
+            await here.kernel.stop(ADMINISTRATOR, run.terms.thread)
+        body = await outcome(here, run, Ending(clean=False, cause=cause))
+        with pytest.raises(asyncio.CancelledError):
+            await going
+        assert (body["tool_calls_ok"], body["tool_calls_failed"]) == (1, 1)
+        assert body["outcome"] == ("cancelled" if cause == "stop" else "budget_exhausted")
+        assert (await here.kernel.rows.row(run.terms.thread))["tool_calls_failed"] == 1
+
+    command = f"echo on > {begun}; exec cat {never}"
+    two = calls(call("record_note", "c1", text="one"), call("bash", "c2", command=command))
+    at_the_doors(tmp_path, two, talk=talk, asked={"actor": OPERATOR})
 
 
 @pytest.mark.claim("T7")

@@ -7,6 +7,7 @@ import pytest
 
 from spl.errors import InvalidBody, ProfileInvalid, RunActorNotCovered, ScopeDenied, SplError
 from spl.kernel import names
+from spl.kernel.opening import opening
 from spl.kernel.outcome import Ending
 from spl.kernel.principals import Principal
 from spl.kernel.terms import Start
@@ -223,7 +224,7 @@ def test_a_run_has_its_grant_but_what_its_transport_withholds_and_says_so_in_thr
     asyncio.run(run())
 
 
-@pytest.mark.claim("N2")
+@pytest.mark.claim("N2", "N3")
 def test_only_what_the_request_left_of_the_grant_counts_as_withheld(tmp_path: Path) -> None:
     async def run() -> None:
         async with instance(tmp_path) as here:
@@ -235,6 +236,8 @@ def test_only_what_the_request_left_of_the_grant_counts_as_withheld(tmp_path: Pa
             ):
                 found = terms(here, MIA, tools=asked)
                 assert (found.tools, found.narrowed) == (tools, narrowed)
+                told = opening(found)[0]["content"]
+                assert [name for name in sorted(DATA) if name in told.replace(",", "").split()] == [*narrowed]
             own = terms(here, tools=("bash", "calculate"))
             assert (own.tools, own.narrowed) == (("calculate", "bash"), ())
 

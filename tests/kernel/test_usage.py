@@ -400,6 +400,51 @@ def test_a_clock_that_jumps_back_gives_nobody_a_day_twice(tmp_path: Path) -> Non
     asyncio.run(run())
 
 
+@pytest.mark.claim("B2")
+def test_what_a_run_begun_yesterday_cost_is_no_less_after_a_restart(tmp_path: Path) -> None:
+    day = Day()
+
+    async def run() -> None:
+        async with instance(tmp_path, now=day, provider=cents(tmp_path)) as here:
+            await here.tier("trial", daily_cost_usd=0.2, daily_runs=1)
+            opened = await here.open()
+            await turn(opened)
+            day.pass_by(hours=2)
+            await turn(opened)
+            await here.kernel.finish(opened, CLEAN)
+        async with instance(tmp_path, now=day) as again:
+            # All of it counts where the run ended: the log does not say what of it was yesterday's.
+            assert again.kernel.usage.spent(MEMBER) == Decimal("0.2")
+            found = again.kernel.usage.refusals(MEMBER, again.kernel.tier_of(MEMBER))
+            assert [type(each) for each in found] == [WorkDailyCapExceeded]
+        day.pass_by(days=1)
+        async with instance(tmp_path, now=day) as tomorrow:
+            assert tomorrow.kernel.usage.spent(MEMBER) == 0
+
+    asyncio.run(run())
+
+
+@pytest.mark.claim("B2")
+def test_what_is_dated_later_than_today_counts_today_as_well_and_on_its_own_day(tmp_path: Path) -> None:
+    day = Day()
+
+    async def run() -> None:
+        async with instance(tmp_path, now=day, provider=cents(tmp_path)) as here:
+            await here.configure(MEMBERS, "in_process")
+            await here.tier("trial", daily_cost_usd=0.1, daily_runs=1)
+            day.pass_by(days=3)
+            await spend(here)
+        day.pass_by(days=-3)
+        async with instance(tmp_path, now=day) as again:
+            for passed, refused in ((0, 2), (1, 0), (2, 2), (1, 0)):
+                day.pass_by(days=passed)
+                found = again.kernel.usage.refusals(MEMBER, again.kernel.tier_of(MEMBER))
+                assert len(found) == refused, day.now
+                assert again.kernel.usage.spent(MEMBER) == (Decimal("0.1") if refused else 0)
+
+    asyncio.run(run())
+
+
 def test_more_runs_than_a_page_of_the_log_are_all_counted(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -64,6 +64,31 @@ def test_what_someone_may_not_write_is_refused_and_not_written(
     asyncio.run(run())
 
 
+@pytest.mark.parametrize(
+    ("scopes", "judge", "may"),
+    [
+        (("records:read", "records:write", "config:write", "work:run"), MEMBER, False),
+        (("records:write",), OPERATOR, True),
+        (("records:write", "admin"), MEMBER, True),
+    ],
+)
+def test_only_an_admin_writes_what_another_has_judged(
+    tmp_path: Path, scopes: tuple[str, ...], judge: str, may: bool
+) -> None:
+    async def run() -> None:
+        async with instance(tmp_path) as here:
+            operators = Principal(OPERATOR, frozenset(scopes), operator=True)
+            draft = Draft("th_x", OPERATOR, "KNOW", {}, judged_by=judge)
+            if may:
+                assert (await here.kernel.write(operators, draft)).record.judged_by == judge
+            else:
+                with pytest.raises(ActorNotCovered, match=judge):
+                    await here.kernel.write(operators, draft)
+            assert await here.store.count() == may
+
+    asyncio.run(run())
+
+
 def test_a_record_of_ones_own_is_written_with_a_kind_or_without(tmp_path: Path) -> None:
     async def run() -> None:
         async with instance(tmp_path) as here:
@@ -193,6 +218,7 @@ def test_a_write_that_fails_lets_the_next_begin_the_thread(tmp_path: Path) -> No
     asyncio.run(run())
 
 
+@pytest.mark.claim("K5")
 def test_a_member_judges_as_itself_or_as_nobody(tmp_path: Path) -> None:
     configuring = Principal(MEMBER, frozenset(("records:write", "config:write")))
     said = {"kind": names.CONFIG, "topic": TRANSPORT, "transport": "sandboxed"}

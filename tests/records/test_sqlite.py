@@ -122,7 +122,7 @@ def test_the_reading_connections_cannot_write(make_store: MakeStore) -> None:
 # --- durability ---
 
 
-@pytest.mark.claim("M5")
+@pytest.mark.claim("M5", "K3")
 def test_each_commit_reaches_the_disk_before_it_is_acknowledged(make_store: MakeStore) -> None:
     async def scenario(store: Store) -> None:
         assert isinstance(store, SqliteStore)
@@ -298,6 +298,7 @@ def test_a_full_log_refuses_and_still_reads_and_writes_again_when_there_is_room(
     async def scenario(store: Store) -> None:
         assert isinstance(store, SqliteStore)
         await write_two(store)
+        failing = [store.failing]
         [(pages,)] = store._writer_connection.execute("PRAGMA page_count").fetchall()
         store._writer_connection.execute(f"PRAGMA max_page_count = {pages + 2}")
         results = await asyncio.gather(
@@ -305,9 +306,11 @@ def test_a_full_log_refuses_and_still_reads_and_writes_again_when_there_is_room(
         )
         assert [type(result) for result in results] == [StoreUnavailable] * 2
         assert "full" in str(results[1])
+        failing.append(store.failing)
         assert await texts(store) == ["a", "b"]
         store._writer_connection.execute("PRAGMA max_page_count = 1000000")
         await store.append([draft("x" * 100_000)])
+        assert [*failing, store.failing] == [None, str(results[1]), None]
         assert await store.count() == 3
 
     in_store(make_store, scenario)

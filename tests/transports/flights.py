@@ -214,6 +214,34 @@ async def hosting(tmp_path: Path, patch: Patch) -> None:
         assert [name for name in DATA if name in found["tools"]] == DATA
 
 
+# --- long conversations ---
+
+
+async def talkative(tmp_path: Path, patch: Patch) -> None:
+    """Have a model say so much, on both transports, that it may not be told all of it again."""
+    said = {**NOTE, "text": "é" * 400_000}
+    found = []
+    for transport in ("in_process", "sandboxed"):
+        folder = tmp_path / transport
+        folder.mkdir()
+        provider = Listening(replies_of(folder, said, said, said, says("Done.")))
+        async with sandboxing(folder, provider=provider) as (here, _, transports):
+            await here.configure(MEMBERS, transport)
+            run = await transports.start(ADMINISTRATOR, THEIRS)
+            await asyncio.gather(*transports._runs)
+            assert len(provider.requests) == 3
+            (outcome,) = await here.bodies(run.terms.thread, names.OUTCOME)
+            assert outcome["transport"] == transport
+            found.append({name: outcome[name] for name in ("outcome", "summary", "turns", "tool_calls_ok")})
+    assert found[0] == found[1]
+    assert found[0] == {
+        "outcome": "failed",
+        "summary": "The conversation came to more than 1000000 characters, which is the most.",
+        "turns": 3,
+        "tool_calls_ok": 3,
+    }
+
+
 # --- observations ---
 
 _NO = calls(call("record_note", text="no"))

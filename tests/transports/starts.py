@@ -11,7 +11,8 @@ import sqlite3
 import subprocess
 import tempfile
 import time
-from contextlib import AsyncExitStack, asynccontextmanager, closing
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import AsyncExitStack, asynccontextmanager, closing, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -26,7 +27,7 @@ from bwrap.plan import Places
 from spl.api.listener import Listener, bind_unix
 from spl.api.worker import worker_app
 from spl.client import Client
-from spl.daemon import _start
+from spl.daemon import _WORKER_BODY_BYTES, _start
 from spl.errors import AdmissionCeiling, IsolationUnavailable
 from spl.kernel import names
 from spl.kernel.credentials import Credentials
@@ -40,7 +41,7 @@ from tests.end_to_end import scripts
 from tests.kernel.instance import ADMINISTRATOR, MEMBER, instance, says
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Callable
+    from collections.abc import AsyncIterator, Callable, Iterator
 
     from bwrap.plan import Plan
     from spl.kernel.credentials import Holder
@@ -67,7 +68,7 @@ async def sandboxing(
         said = replies or (says("done"),)
         async with instance(tmp_path, *said, host_tools=same_user, **options) as here:
             path = str(folder / "w.sock")
-            doors = worker_app(here.kernel.credentials, max_body_bytes=1 << 20)
+            doors = worker_app(here.kernel.credentials, max_body_bytes=_WORKER_BODY_BYTES)
             listener = Listener(doors, bind_unix(path, 0o666), grace=1)
             await listener.start()
             host = hosts.examine()
@@ -259,6 +260,77 @@ async def changed(tmp_path: Path, patch: Patch, change: str, layer: str | None) 
         assert here.kernel.live == {}
         assert not made[0].confined.alive
         assert all_free(here)
+
+
+async def suspected(tmp_path: Path, patch: Patch) -> None:
+    """Preview by two profiles after a worker of one was refused, and after one of the other was made."""
+    async with sandboxing(tmp_path) as (here, sandbox, transports):
+        await here.say(topic="work_loop_profile", profile="strict", tier="paid")
+        await here.give("did:sync:user:ned", "paid")
+        make = sandbox.make
+
+        async def making(plan: Plan) -> Worker:
+            raise LayerError("network", expected="loopback alone", observed="eth0", remedy="mend it")
+
+        async def refusals(actor: str) -> list[dict[str, Any]]:
+            said = await transports.preview(ADMINISTRATOR, Start(goal="a goal", actor=actor))
+            found: list[dict[str, Any]] = said["refusals"]
+            assert said["would_start"] is not bool(found)
+            return found
+
+        theirs, neds = MEMBER, "did:sync:user:ned"
+        patch.setattr(sandbox, "make", making)
+        with pytest.raises(IsolationUnavailable) as error:
+            await transports.start(ADMINISTRATOR, THEIRS)
+        before = await here.store.count()
+        assert await refusals(theirs) == [error.value.wire()]
+        assert error.value.fields["layer"] == "network"
+        # Of the other profile nothing is known yet.
+        assert await refusals(neds) == []
+        assert await here.store.count() == before
+        patch.setattr(sandbox, "make", make)
+        await transports.start(ADMINISTRATOR, Start(goal="a goal", actor=neds, wall_clock_secs=20))
+        await asyncio.gather(*transports._runs)
+        assert await refusals(theirs) == []
+
+
+async def threadless(tmp_path: Path, patch: Patch) -> None:
+    """Start while the system lets the daemon have no thread to make the plan in, and when it does again."""
+    async with sandboxing(tmp_path) as (here, sandbox, transports):
+        no_credential(here, patch)
+        await here.tier("trial", daily_runs=1)
+        made = keeping(sandbox, patch)
+        with no_threads(), pytest.raises(IsolationUnavailable) as refused:
+            await transports.start(ADMINISTRATOR, THEIRS)
+        assert (refused.value.status, refused.value.code) == (503, "ISOLATION_UNAVAILABLE")
+        fields = refused.value.fields
+        assert (fields["layer"], fields["observed"]) == ("sandbox", "can't start new thread")
+        (record,) = await here.on(names.ISOLATION_THREAD)
+        assert (record.kind, record.body["layer"]) == (names.REFUSAL, "sandbox")
+        assert (made, here.kernel.live, transports._starts, sandbox.plans._making) == ([], {}, set(), set())
+        assert all_free(here)
+        assert here.kernel.usage.refusals(MEMBER, here.kernel.tier_of(MEMBER)) == []
+        patch.undo()
+        await transports.start(ADMINISTRATOR, THEIRS)
+        await asyncio.gather(*transports._runs)
+
+
+class _NoThreads(ThreadPoolExecutor):
+    """What an executor is to its caller where pthread_create(3) fails with EAGAIN."""
+
+    def _adjust_thread_count(self) -> None:
+        raise RuntimeError("can't start new thread")
+
+
+@contextmanager
+def no_threads() -> Iterator[None]:
+    """Have the event loop get no thread for a while."""
+    loop = asyncio.get_running_loop()
+    loop.set_default_executor(_NoThreads())
+    try:
+        yield
+    finally:
+        loop.set_default_executor(ThreadPoolExecutor())
 
 
 # --- slots ---

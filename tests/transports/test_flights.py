@@ -43,6 +43,10 @@ def test_the_operators_runs_have_the_hosts_tools_on_a_daemon_of_their_own_user_a
     play("hosting")
 
 
+def test_a_conversation_longer_than_may_be_ends_alike_on_both_transports_with_the_number(play: Play) -> None:
+    play("talkative")
+
+
 @pytest.mark.claim("O6", "O1", "O2", "O3", "O4")
 def test_the_same_script_is_observed_alike_on_both_transports(play: Play) -> None:
     play("observed")

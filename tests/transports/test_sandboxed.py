@@ -34,6 +34,18 @@ def test_what_is_told_of_the_host_is_what_the_last_start_showed(play: Play) -> N
     play("mended")
 
 
+@pytest.mark.claim("T5")
+def test_a_preview_names_the_layer_the_last_worker_of_its_own_profile_was_refused_by(play: Play) -> None:
+    play("suspected")
+
+
+@pytest.mark.claim("I12", "A3")
+def test_a_start_without_a_thread_to_make_its_plan_in_is_refused_by_the_layer_and_leaves_nothing(
+    play: Play,
+) -> None:
+    play("threadless")
+
+
 @pytest.mark.claim("I14")
 def test_a_credential_serves_the_process_it_was_given_to_while_it_lives_and_nobody_else(play: Play) -> None:
     play("held")

@@ -324,6 +324,24 @@ def test_a_preview_of_a_daemon_that_stops_says_so(tmp_path: Path) -> None:
     starting(tmp_path, talk)
 
 
+@pytest.mark.claim("T5")
+def test_a_preview_says_that_the_log_takes_nothing_for_as_long_as_it_does_not(tmp_path: Path) -> None:
+    async def talk(here: Instance, transports: Transports) -> None:
+        assert (await transports.preview(ADMINISTRATOR, MINE))["would_start"]
+        writer = here.store._writer_connection
+        [(pages,)] = writer.execute("PRAGMA page_count").fetchall()
+        writer.execute(f"PRAGMA max_page_count = {pages}")
+        with pytest.raises(StoreUnavailable, match="full") as error:
+            await transports.start(ADMINISTRATOR, Start(goal="x" * 100_000))
+        said = await transports.preview(ADMINISTRATOR, MINE)
+        assert (said["would_start"], said["refusals"]) == (False, [error.value.wire()])
+        writer.execute("PRAGMA max_page_count = 1000000")
+        await here.configure(TRANSPORT, "in_process")
+        assert (await transports.preview(ADMINISTRATOR, MINE))["would_start"]
+
+    starting(tmp_path, talk)
+
+
 # --- stops and flips, in process ---
 
 

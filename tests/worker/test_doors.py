@@ -52,6 +52,17 @@ def test_each_step_goes_to_its_own_door_with_the_bearer(server: DoorServer, door
     ]
 
 
+def test_what_is_said_goes_as_utf8_and_what_is_none_as_an_escape(server: DoorServer, doors: Doors) -> None:
+    server.answers.append(plain({}))
+    payload = {"messages": ["é宽😀", "\ud800", "\\ud800", "\0\n"]}
+
+    doors.perform("infer", payload)
+
+    (request,) = server.requests
+    assert request.body == ('{"messages":["é宽😀","'.encode() + rb'\ud800","\\ud800","\u0000\n"]}')
+    assert json.loads(request.body) == payload
+
+
 def test_one_connection_serves_every_step(server: DoorServer, doors: Doors) -> None:
     server.answers += [plain({}), chunked({}), plain({})]
 
