@@ -10,6 +10,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+import spl.kernel.rules
 from spl.kernel.expressions import check
 from spl.kernel.rules import Asked, Match, Rule, Rules
 from spl.kernel.shown import DEEPEST, LARGEST, LONGEST
@@ -452,6 +453,29 @@ def test_a_comment_or_a_rule_of_no_certain_type_leaves_its_neighbours_together()
 def test_the_one_of_five_hundred_that_matches_is_found(at: int, action: str) -> None:
     every = [Rule(f"r{n:03}", action, 0, f"run.turn == {9 if n != at else 2}") for n in range(500)]
     assert rules(*every).judge(CALL) == Match(every[at], None)
+
+
+def test_five_hundred_rules_that_do_not_match_are_asked_in_sixteen_evaluations(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    kinds = (
+        'resource == "tool:t{n}"',
+        "run.turn == {n} + 9",
+        'actor == "did:sync:user:u{n}"',
+        "has(args.x{n})",
+    )
+    live = rules(*(deny(kinds[n % 4].replace("{n}", str(n)), name=f"r{n:03}") for n in range(500)))
+    live.judge(CALL)  # what is compiled once
+    asked: list[object] = []
+    ask = spl.kernel.rules._ask
+
+    def counted(program: object, views: list[object]) -> bool | str:
+        asked.append(program)
+        return ask(program, views)
+
+    monkeypatch.setattr("spl.kernel.rules._ask", counted)
+    assert live.judge(CALL) is None
+    assert len(asked) == 16
 
 
 # --- what takes long ---
