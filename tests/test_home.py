@@ -3,7 +3,6 @@ from __future__ import annotations
 import contextlib
 import os
 import re
-import resource
 import stat
 import subprocess
 import sys
@@ -17,6 +16,7 @@ import pytest
 
 from spl.errors import DaemonUnreachable, HomeInUse, HomeUnsafe, HostRefused, SocketPathTooLong
 from spl.home import Home, check_socket_path, locate, login, running_pid
+from tests.full import full
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -324,17 +324,6 @@ def ordinary_user() -> Iterator[Path]:
             yield Path(folder)
     finally:
         os.seteuid(before)
-
-
-@contextlib.contextmanager
-def full() -> Iterator[None]:
-    """Let this process write to no file for a while, as on a full disk: write(2) fails, by RLIMIT_FSIZE."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (0, hard))
-    try:
-        yield
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
 
 
 @contextlib.contextmanager

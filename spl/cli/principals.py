@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 
 import click
 
-from spl.cli.config import GIVEN
+from spl.cli.decisions import GIVEN
 from spl.cli.instance import own_home
 from spl.cli.options import common, home_option, output_option
 from spl.cli.output import is_json, print_document, print_facts, print_json, print_line, print_listing

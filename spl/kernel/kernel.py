@@ -26,6 +26,7 @@ from spl.kernel.names import (
     REFUSAL,
     SANDBOXED,
     TIER,
+    instant,
     label_of,
 )
 from spl.kernel.outcome import Ending, Outcome, Tally, decide, evidence
@@ -323,7 +324,7 @@ class Kernel:
         return Context(reader, data, Host() if operators and self._host_tools else None)
 
     def _time(self) -> str:
-        return self._now().isoformat(timespec="milliseconds").replace("+00:00", "Z")
+        return instant(self._now())
 
 
 def _outcome(

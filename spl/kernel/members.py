@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from spl.errors import ActorNotCovered, InvalidBody, MemberExists, NotFound, TokenRevoked, Unauthenticated
 from spl.kernel.following import follow
-from spl.kernel.names import CONFIG, CONFIG_THREAD, ENGINE, MEMBER, PRINCIPALS_THREAD, TOKEN
+from spl.kernel.names import CONFIG, CONFIG_THREAD, ENGINE, MEMBER, PRINCIPALS_THREAD, TOKEN, instant
 from spl.kernel.principals import ADMIN, RECORDS_READ, RECORDS_WRITE, SCOPES, WORK_RUN, Principal
 from spl.kernel.tiers import GIVEN as TIERS
 from spl.records.record import Draft
@@ -309,7 +309,7 @@ class Members:
 
     async def _write(self, by: str, *bodies: Json, config: Json | None = None) -> None:
         """Write all of the bodies or none; they are in force when this returns."""
-        at = self._now().isoformat(timespec="milliseconds").replace("+00:00", "Z")
+        at = instant(self._now())
         drafts = [Draft(PRINCIPALS_THREAD, ENGINE, "LEARN", {**body, "by": by, "at": at}) for body in bodies]
         # With its clock given, a change cannot overtake one whose caller went away, letting go of the lock, before it
         # was durable: what it was checked against would no longer be so.

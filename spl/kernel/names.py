@@ -1,8 +1,12 @@
-"""The names the kernel writes under: actors, threads and kinds of the contract."""
+"""The names the kernel writes under, actors, threads and kinds of the contract, and how it writes a time."""
 
 from __future__ import annotations
 
 import re
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from datetime import datetime
 
 ENGINE = "did:sync:system:engine"
 """The kernel's own actor, and the one that configuration is written as."""
@@ -38,3 +42,8 @@ def label_of(actor: str) -> str | None:
     found = _RUNNER.fullmatch(actor)
     # It is a folder's name in the data plane as well.
     return None if found is None or found[1] in (".", "..") else found[1]
+
+
+def instant(now: datetime) -> str:
+    """Give a time as every record of the kernel's says it: ISO 8601, in UTC, to the millisecond."""
+    return now.isoformat(timespec="milliseconds").replace("+00:00", "Z")

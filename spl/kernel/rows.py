@@ -94,25 +94,11 @@ def live_row(run: Run) -> Json:
     """Give the row of a run that is going on."""
     terms = run.terms
     return {
-        "thread": terms.thread,
-        "actor": terms.actor,
-        "goal": terms.goal,
-        "tier": terms.tier,
-        "transport": terms.transport,
-        "profile": terms.profile,
-        "state": "running",
-        "model": terms.model,
-        "tools": list(terms.tools),
-        "narrowed": list(terms.narrowed),
+        **_begun(terms.thread, {**terms.wire(), "started_at": terms.started_at}),
         "turns": run.budget.turns,
-        **terms.ceilings.wire(),
         "spent_usd": float(run.budget.spent_usd),
         "tool_calls_ok": run.tally.ok,
         "tool_calls_failed": run.tally.failed,
-        "started_at": terms.started_at,
-        "ended_at": None,
-        "summary": None,
-        "outcome": None,
     }
 
 
@@ -122,7 +108,7 @@ def row_from_records(records: Iterable[Record], row: Json | None = None) -> Json
     for record in records:
         body = record.body
         if record.kind == LOOP and record.actor == ENGINE:
-            row = _begun(record)
+            row = _begun(record.thread, body)
         elif record.kind == TURN and record.actor == ENGINE:
             row["turns"] += 1
             row["spent_usd"] += body["cost_usd"]
@@ -147,11 +133,11 @@ _FROM_OUTCOME = (
 )
 
 
-def _begun(anchor: Record) -> Json:
-    body = anchor.body
+def _begun(thread: str, body: Json) -> Json:
+    """Give the row of a run that has its anchor, with this body, and nothing else yet."""
     named = ("actor", "goal", "tier", "transport", "profile")
     return {
-        "thread": anchor.thread,
+        "thread": thread,
         **{name: body[name] for name in named},
         "state": "running",
         "model": body["model"],

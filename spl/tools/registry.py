@@ -71,29 +71,16 @@ def _mediated(name: str, do: Callable[[Reader, Mapping[str, Any]], Awaitable[Res
     return Tool(name, **mediated.SCHEMAS[name], domain=Domain.MEDIATED, run=run)
 
 
-def _data(name: str) -> Tool:
+def _trusted(name: str, said: Mapping[str, Any], method: str, *, host: bool) -> Tool:
     async def run(context: Context, arguments: Mapping[str, Any]) -> Result:
-        if context.data is None:
-            return _withheld(name)
-        result: Result = await getattr(context.data, name)(arguments)
+        files = context.host if host else context.data
+        if files is None:
+            # The guard has said so before; this is the last door, and it has nothing behind it.
+            return mediated.Result("error", f"this run has nothing that {name} could work on")
+        result: Result = await getattr(files, method)(arguments)
         return result
 
-    return Tool(name, **data.SCHEMAS[name], domain=Domain.KERNEL_TRUST, run=run)
-
-
-def _host(name: str) -> Tool:
-    async def run(context: Context, arguments: Mapping[str, Any]) -> Result:
-        if context.host is None:
-            return _withheld(name)
-        result: Result = await getattr(context.host, name.removeprefix("host_"))(arguments)
-        return result
-
-    return Tool(name, **host.SCHEMAS[name], domain=Domain.KERNEL_TRUST, run=run, host=True)
-
-
-def _withheld(name: str) -> Result:
-    # The guard has said so before; this is the last door, and it has nothing behind it.
-    return mediated.Result("error", f"this run has nothing that {name} could work on")
+    return Tool(name, **said, domain=Domain.KERNEL_TRUST, run=run, host=host)
 
 
 TOOLS: dict[str, Tool] = {
@@ -102,7 +89,7 @@ TOOLS: dict[str, Tool] = {
         _mediated("record_note", mediated.record_note),
         _mediated("read_thread", mediated.read_thread),
         *(Tool(name, **said, domain=Domain.SANDBOXED) for name, said in sandboxed.SCHEMAS.items()),
-        *(_data(name) for name in data.SCHEMAS),
-        *(_host(name) for name in host.SCHEMAS),
+        *(_trusted(name, said, name, host=False) for name, said in data.SCHEMAS.items()),
+        *(_trusted(name, said, name.removeprefix("host_"), host=True) for name, said in host.SCHEMAS.items()),
     )
 }

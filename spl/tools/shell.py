@@ -15,6 +15,8 @@ from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, NamedTuple, cast
 
+from bwrap.pipes import readable
+
 if TYPE_CHECKING:
     from collections.abc import Coroutine, Iterator, Mapping, Sequence
 
@@ -68,7 +70,7 @@ async def run(
         late = False
         try:
             async with asyncio.timeout(seconds):
-                await _readable(report.fileno())
+                await readable(report.fileno())
         except TimeoutError:
             late = True
         finally:
@@ -93,7 +95,7 @@ async def _clear(process: subprocess.Popen[bytes], report: IO[bytes]) -> tuple[d
     with report, suppress(TimeoutError):
         async with asyncio.timeout(_CLEAR_SECONDS):
             while b"left" not in told:
-                await _readable(report.fileno())
+                await readable(report.fileno())
                 piece = os.read(report.fileno(), _PIECE)
                 if not piece:
                     await _reap(process)
@@ -137,7 +139,7 @@ async def _end(pid: int) -> None:
         if _orphan(pid):
             with suppress(PermissionError):
                 signal.pidfd_send_signal(pidfd, signal.SIGKILL)
-            await _readable(pidfd)
+            await readable(pidfd)
             with suppress(ChildProcessError):
                 os.waitid(os.P_PIDFD, pidfd, os.WEXITED | os.WNOHANG)  # noqa: ASYNC222 - does not wait
 
@@ -176,23 +178,7 @@ def _pidfd(pid: int) -> Iterator[int]:
 async def _ended(pid: int) -> None:
     """Wait for a child to end, and leave it to be reaped."""
     with _pidfd(pid) as pidfd:
-        await _readable(pidfd)
-
-
-async def _readable(descriptor: int) -> None:
-    """Wait until a descriptor can be read: a pidfd, when its process has ended (pidfd_open(2))."""
-    loop = asyncio.get_running_loop()
-    ready: asyncio.Future[None] = loop.create_future()
-
-    def wake() -> None:
-        if not ready.done():
-            ready.set_result(None)
-
-    loop.add_reader(descriptor, wake)
-    try:
-        await ready
-    finally:
-        loop.remove_reader(descriptor)
+        await readable(pidfd)
 
 
 class _Head:

@@ -3,11 +3,9 @@ from __future__ import annotations
 import asyncio
 import json
 import os
-import resource
 import socket
 import stat
 import threading
-from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 import pytest
@@ -15,9 +13,9 @@ import pytest
 from spl.tools.data import SCHEMAS, DataPlane
 from spl.tools.files import LIST_LIMIT, READ_LIMIT, WRITE_LIMIT
 from spl.tools.pieces import OUTPUT_LIMIT
+from tests.full import full
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
     from pathlib import Path
 
     from spl.tools.mediated import Result
@@ -40,17 +38,6 @@ def refused(folder: Path, tool: str, **arguments: object) -> str:
 
 def names(result: Result) -> list[str]:
     return [json.loads(line.split(" ", 2)[2]) for line in result.output.splitlines() if line[0] != "("]
-
-
-@contextmanager
-def full() -> Iterator[None]:
-    """Let this process write no more than 1000 bytes to a file; pytest, too, writes to one where its output goes."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (1000, hard))
-    try:
-        yield
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
 
 
 @pytest.mark.parametrize(
@@ -275,7 +262,7 @@ def test_content_is_counted_in_bytes(tmp_path: Path) -> None:
 
 def test_a_write_that_fails_says_why_and_leaves_everything_as_it_was(tmp_path: Path) -> None:
     (tmp_path / "a").write_text("old")
-    with full():
+    with full(1000):
         said = refused(tmp_path, "write_file", path="a", content="x" * 2000)
         refused(tmp_path, "write_file", path="new/folder/a", content="x" * 2000)
     assert said == '"a" cannot be written: File too large'

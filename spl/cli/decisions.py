@@ -1,0 +1,30 @@
+"""What every command that changes the configuration says it with: one record, on one thread, as the engine."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from spl.client import Client, Json
+
+THREAD: Final = "th_engine_config"
+ACTOR: Final = "did:sync:system:engine"
+CONFIG: Final = "core.engine.config.v1"
+TIER: Final = "core.engine.tier.v1"
+GIVEN: Final = ("trial", "paid", "team")
+"""The tiers that an actor can be given."""
+
+TIERS: Final = (*GIVEN, "operator")
+
+
+def decide(client: Client, said: Json, *, kind: str = CONFIG) -> Json:
+    """Write a configuration record; gives it as the daemon took it, and raises what `Client.request` raises."""
+    body = {"kind": kind, **said}
+    return client.request(
+        "POST", "/v1/records", {"thread": THREAD, "actor": ACTOR, "act": "LEARN", "body": body}
+    )
+
+
+def decided(body: Json) -> Json:
+    """Give what a configuration record decides: its body without what it is about."""
+    return {name: value for name, value in body.items() if name not in {"kind", "topic"}}
