@@ -16,14 +16,15 @@ daemon=
 
 finish() {
     code=$?
-    trap - EXIT INT TERM HUP PIPE
+    trap - EXIT INT TERM HUP
+    # Whoever read this may be gone; what is left to say then is said to nobody, and what is left to do is done.
+    trap '' PIPE
     if [ -n "$daemon" ]; then
         kill "$daemon" 2>/dev/null || true
         wait "$daemon" || true
     fi
     if [ "$code" != 0 ] && [ -s "$log" ]; then
-        printf '\nThe demonstration failed; the daemon said:\n' >&2
-        cat "$log" >&2
+        { printf '\nThe demonstration failed; the daemon said:\n' && cat "$log"; } >&2 || true
     fi
     rm -rf "$SPL_HOME"
     exit "$code"
