@@ -21,18 +21,19 @@ from typing import TYPE_CHECKING, Any
 from bwrap import arguments, doctor, layers, supervise, uids
 from bwrap.errors import LayerError
 from bwrap.host import Shape
-from bwrap.limits import prlimit, set_limits
+from bwrap.limits import prlimit, resource_limits, set_limits
 from bwrap.pipes import Tail, given, read_line, readable
 from bwrap.process import Process
 from bwrap.receipt import Confirmed, Receipt, confirm, look_again
 from bwrap.sealed import Sealed
 
 if TYPE_CHECKING:
+    from bwrap.findings import Attempt
     from bwrap.ledger import Ledger
     from bwrap.plan import Plan
     from bwrap.supervise import Exit
 
-__all__ = ["Confined", "Confirmed", "Receipt", "launch"]
+__all__ = ["Confined", "Confirmed", "Launch", "Receipt", "launch"]
 
 _STATUS_LIMIT = 4096
 _READY_LIMIT = 65536
@@ -57,7 +58,7 @@ class Confined:
 
     process: Process
     receipt: Receipt
-    _launch: _Launch
+    _launch: Launch
     _killed: str | None = field(default=None, init=False)
 
     @property
@@ -125,41 +126,15 @@ async def launch(plan: Plan, image: Sealed, ledger: Ledger, *, seconds: float) -
     the kernel sends the death-of-parent signal when the spawning thread ends (PR_SET_PDEATHSIG, prctl(2)).
     Raises `LayerError` naming the layer.
     """
-    started = _Launch(plan, image, ledger)
-    try:
-        async with asyncio.timeout(seconds):
-            return await started.run()
-    except TimeoutError:
-        await started.abandon()
-        raise LayerError(
-            "sandbox",
-            expected=f"a worker that is ready within {seconds:g} s",
-            observed=started.said() or "no answer",
-            remedy="look at the host's load, or allow more time in the settings",
-        ) from None
-    except OSError as error:
-        await started.abandon()
-        raise LayerError(
-            "sandbox",
-            expected="descriptors, memory and processes for one more worker",
-            observed=error.strerror or str(error),
-            remedy="end some runs, free space in the home, or raise the daemon's limits (RLIMIT_NOFILE, RLIMIT_NPROC)",
-        ) from None
-    except (ValueError, KeyError, TypeError, RecursionError) as error:
-        await started.abandon()
-        raise LayerError(
-            "sandbox",
-            expected="answers that can be read from bubblewrap and the worker",
-            observed=f"{type(error).__name__}: {error}",
-            remedy="report this, with the version of bubblewrap",
-        ) from error
-    except BaseException:
-        await started.abandon()
-        raise
+    return await Launch(plan, image, ledger).within(seconds)
 
 
-class _Launch:
-    """The descriptors and processes of one start, so that each way out gives all of them back."""
+class Launch:
+    """The descriptors and processes of one start, so that each way out gives all of them back.
+
+    Its public steps are those that the escape suite takes a layer out of, to see that its absence is noticed; a daemon
+    has no way to such a one: it calls `launch`.
+    """
 
     def __init__(self, plan: Plan, image: Sealed, ledger: Ledger) -> None:
         self._plan, self._image, self._ledger = plan, image, ledger
@@ -172,14 +147,83 @@ class _Launch:
         self._began = False
         self.ended: asyncio.Task[Exit] | None = None
 
-    async def run(self) -> Confined:
+    async def within(self, seconds: float) -> Confined:
+        """Start, and confirm in time; what was started is gone when this raises. See `launch`."""
+        try:
+            async with asyncio.timeout(seconds):
+                return await self._run()
+        except TimeoutError:
+            await self.abandon()
+            raise LayerError(
+                "sandbox",
+                expected=f"a worker that is ready within {seconds:g} s",
+                observed=self.said() or "no answer",
+                remedy="look at the host's load, or allow more time in the settings",
+            ) from None
+        except OSError as error:
+            await self.abandon()
+            raise LayerError(
+                "sandbox",
+                expected="descriptors, memory and processes for one more worker",
+                observed=error.strerror or str(error),
+                remedy="end some runs, free space in the home, or raise the daemon's limits (RLIMIT_NOFILE, "
+                "RLIMIT_NPROC)",
+            ) from None
+        except (ValueError, KeyError, TypeError, RecursionError) as error:
+            await self.abandon()
+            raise LayerError(
+                "sandbox",
+                expected="answers that can be read from bubblewrap and the worker",
+                observed=f"{type(error).__name__}: {error}",
+                remedy="report this, with the version of bubblewrap",
+            ) from error
+        except BaseException:
+            await self.abandon()
+            raise
+
+    def options(self) -> tuple[str, ...]:
+        """Give bubblewrap's options, descriptors by name."""
+        return arguments.arguments(self._plan)
+
+    def command(self) -> tuple[str, ...]:
+        """Give the confined command up to its own arguments."""
+        return self._plan.command
+
+    def descriptors(self, theirs: ExitStack) -> dict[str, int]:
+        """Give what bubblewrap is given beside its standard streams, by the names in its options."""
+        return {
+            arguments.FILTER: given(theirs, Sealed.once("spl-filter", self._plan.filter.program)),
+            arguments.IMAGE: given(theirs, self._image.open()),
+            arguments.STATUS: _both_ways(theirs, self._pipe(theirs, "status", ours_reads=True)),
+            arguments.BLOCK: self._pipe(theirs, "block", ours_reads=False),
+        }
+
+    def identity(self) -> tuple[int, int]:
+        """Give the uid and gid, outside its namespaces, that the process is to have; hosted, one that is leased."""
+        if self._shape is Shape.SAME_USER:
+            return os.geteuid(), os.getegid()
+        self._lease = self._ledger.lease()
+        return self._lease.uid, self._lease.uid
+
+    def limits(self) -> dict[str, int]:
+        """Give the limits to set, by the names of getrlimit(2)."""
+        return resource_limits(self._plan.limits)
+
+    def attempts(self, process: Process) -> list[Attempt]:
+        """Give what the process must attempt before it is ready; `process` has no pid yet."""
+        return layers.attempts(process)
+
+    def confirm(self, process: Process, answer: bytes) -> tuple[Confirmed, ...]:
+        """Hold every layer against what it was to be; raises `LayerError`."""
+        return confirm(process, answer, self._nonce, self._image.digest)
+
+    async def _run(self) -> Confined:
         self._plan.host.bubblewrap.require_unchanged()
         self._plan.require_sources()
-        options = arguments.arguments(self._plan)
-        nonce = self._nonce
-        self._ledger.begin(nonce)
-        uid, gid = self._identity()
-        self._spawn(options, uid, gid, nonce)
+        options = self.options()
+        self._ledger.begin(self._nonce)
+        uid, gid = self.identity()
+        self._spawn(options, uid, gid)
         process = await self._held(uid, gid)
         self._limit(process)
         self._ledger.add(process)
@@ -187,7 +231,7 @@ class _Launch:
         self._close("block")  # at this end of file bubblewrap lets its child go on to its exec
         answer = await self._ready()
         try:
-            confirmed = confirm(process, answer, nonce, self._image.digest)
+            confirmed = self.confirm(process, answer)
         except LayerError:
             # Of a process that ended while it was looked at, no layer can be read: say what happened first.
             self.require_alive()
@@ -195,7 +239,7 @@ class _Launch:
         receipt = Receipt(
             process=process,
             start_time=supervise.started(process.pid),
-            argv_digest=arguments.digest(options, self._plan.command),
+            argv_digest=arguments.digest(options, self.command()),
             filter_digest=self._plan.filter.digest,
             image_digest=self._image.digest,
             layers=confirmed,
@@ -204,15 +248,18 @@ class _Launch:
         return Confined(process, receipt, self)
 
     def require_alive(self) -> None:
+        """Raise `LayerError` of a process that has ended."""
         if not self.alive():
             raise self._refusal("a worker that lives")
 
     async def wait(self) -> Exit:
+        """Wait until nothing of it is left; gives how it ended."""
         if self.ended is None:
             raise RuntimeError("nothing was started")
         return await asyncio.shield(self.ended)
 
     def alive(self) -> bool:
+        """Say whether the process lives, by its pidfd."""
         if "process" not in self._open:
             return False
         poll = select.poll()
@@ -220,15 +267,18 @@ class _Launch:
         return not poll.poll(0)
 
     def said(self) -> str:
+        """Give the end of what it, or bubblewrap, wrote to standard error."""
         return self._tail.text if self._tail else ""
 
     def write_input(self, line: bytes) -> None:
+        """Write to its standard input, once, and close that."""
         if "stdin" in self._open:
             with suppress(BrokenPipeError):
                 os.write(self._open["stdin"], line)
             self._close("stdin")
 
     def kill(self) -> None:
+        """Kill the process and its monitor."""
         for name in ("process", "monitor"):
             if name in self._open:
                 supervise.kill(self._open[name])
@@ -256,20 +306,9 @@ class _Launch:
             raise
         self._give_back()
 
-    def _identity(self) -> tuple[int, int]:
-        if self._shape is Shape.SAME_USER:
-            return os.geteuid(), os.getegid()
-        self._lease = self._ledger.lease()
-        return self._lease.uid, self._lease.uid
-
-    def _spawn(self, options: tuple[str, ...], uid: int, gid: int, nonce: str) -> None:
+    def _spawn(self, options: tuple[str, ...], uid: int, gid: int) -> None:
         with ExitStack() as theirs:
-            descriptors = {
-                arguments.FILTER: given(theirs, Sealed.once("spl-filter", self._plan.filter.program)),
-                arguments.IMAGE: given(theirs, self._image.open()),
-                arguments.STATUS: _both_ways(theirs, self._pipe(theirs, "status", ours_reads=True)),
-                arguments.BLOCK: self._pipe(theirs, "block", ours_reads=False),
-            }
+            descriptors = self.descriptors(theirs)
             listed = arguments.packed(arguments.numbered(options, descriptors))
             listed_at = given(theirs, Sealed.once("spl-arguments", listed))
             stdin = self._pipe(theirs, "stdin", ours_reads=False)
@@ -280,13 +319,9 @@ class _Launch:
             try:
                 self._monitor = subprocess.Popen(
                     [
-                        *(
-                            prlimit(self._plan.host.prlimit, self._expected(uid, gid).limits())
-                            if hosted
-                            else []
-                        ),
+                        *(prlimit(self._plan.host.prlimit, self.limits()) if hosted else []),
                         *(self._plan.host.bubblewrap.path, "--args", str(listed_at), "--"),
-                        *(*self._plan.command, nonce, self._specification(uid, gid)),
+                        *(*self.command(), self._nonce, self._specification(uid, gid)),
                     ],
                     stdin=stdin,
                     stdout=stdout,
@@ -360,7 +395,7 @@ class _Launch:
         if self._shape is Shape.HOSTED:
             return
         try:
-            set_limits(process.pid, process.limits(), layers.remedy("limits"))
+            set_limits(process.pid, self.limits(), layers.remedy("limits"))
         except LayerError as error:
             raise self._explained(error) from None
 
@@ -424,12 +459,9 @@ class _Launch:
         os.set_blocking(self._open[name], False)
         return given(theirs, writing if ours_reads else reading)
 
-    def _expected(self, uid: int, gid: int) -> Process:
-        """Give the process before it has a pid: enough for what it must attempt and how it is limited."""
-        return Process(self._plan, self._shape, 0, 0, uid, gid)
-
     def _specification(self, uid: int, gid: int) -> str:
-        attempts = [[each.name, *each.operation] for each in layers.attempts(self._expected(uid, gid))]
+        process = Process(self._plan, self._shape, 0, 0, uid, gid)
+        attempts = [[each.name, *each.operation] for each in self.attempts(process)]
         return json.dumps(
             {"socket": self._plan.places.socket_inside, "attempts": attempts}, separators=(",", ":")
         )

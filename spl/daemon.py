@@ -101,7 +101,7 @@ async def serve(settings: Settings, *, announce: Callable[[str], None]) -> None:
     Raises an `SplError` when it cannot start; what it took is given back then, and a home it made stays.
     """
     hardening.protect()
-    _configure_log(settings.log_format)
+    configure_log(settings.log_format)
     stopping = asyncio.Event()
     loop = asyncio.get_running_loop()
     # A profile that takes long to look through must not keep the daemon from ending.
@@ -110,7 +110,7 @@ async def serve(settings: Settings, *, announce: Callable[[str], None]) -> None:
         loop.add_signal_handler(number, stopping.set)
     async with contextlib.AsyncExitStack() as stack:
         try:
-            daemon = await _start(settings, stack, stopping)
+            daemon = await assemble(settings, stack, stopping)
         except StoreUnavailable:
             if not stopping.is_set():
                 raise
@@ -121,7 +121,9 @@ async def serve(settings: Settings, *, announce: Callable[[str], None]) -> None:
 
 
 @dataclass
-class _Daemon:
+class Daemon:
+    """A daemon that serves, and what it is made of."""
+
     home: Home
     port: int
     kernel: Kernel
@@ -131,6 +133,7 @@ class _Daemon:
     capacity: int = 0
 
     def announcement(self) -> str:
+        """Say where it listens and which layers it could confirm."""
         kernel, isolation = self.kernel, self.transports.isolation
         if isolation.refused is None:
             layers = f"confirmed on a trial worker: {', '.join(isolation.layers)}"
@@ -151,6 +154,7 @@ class _Daemon:
         )
 
     async def health(self) -> dict[str, Any]:
+        """Give what `GET /v1/engine/health` answers."""
         kernel = self.kernel
         config = kernel.config
         room = await self.transports.room(config.profile, seconds=_LOOK_SECONDS)
@@ -174,16 +178,17 @@ class _Daemon:
         }
 
 
-async def _start(
+async def assemble(
     settings: Settings,
     stack: contextlib.AsyncExitStack,
     stopping: asyncio.Event,
     *,
     image: Callable[[hosts.Python], Sealed] = seal,
-) -> _Daemon:
+) -> Daemon:
     """Make the daemon; what `stack` gives back ends it.
 
-    `image` makes the workers' program. A test may give one that means harm; no setting reaches it.
+    `image` makes the workers' program. The escape suite gives one that means harm, in a process of its own; no setting
+    reaches it. Must be the main thread's, as `serve` must.
     """
     began = time.monotonic()
     broker = Broker(provider_named(settings.provider))
@@ -215,7 +220,7 @@ async def _start(
         credential_grace=settings.credential_grace_seconds,
         run_grace=settings.run_grace_seconds,
     )
-    daemon = _Daemon(home, tcp.getsockname()[1], kernel, worker_path, transports, began)
+    daemon = Daemon(home, tcp.getsockname()[1], kernel, worker_path, transports, began)
     authenticator = Authenticator(
         kernel.operator, token, kernel.members, rotated=lambda: home.rotate_token(login())
     )
@@ -443,7 +448,8 @@ async def _listening(listener: Listener) -> AsyncIterator[None]:
         await listener.stop()
 
 
-def _configure_log(form: str) -> None:
+def configure_log(form: str) -> None:
+    """Write the log to standard error in a form, as the setting `log_format` names it."""
     as_json = form == "json" or (form == "auto" and not _terminal())
     # Strings as their repr: what a run or a peer brings in must not steer the terminal.
     console = structlog.dev.ConsoleRenderer(repr_native_str=True)

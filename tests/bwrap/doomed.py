@@ -36,7 +36,7 @@ async def main(moment: str) -> None:
         sys.stdout.write(f"{stage.folder}\n")
         image = stage.image(STUBBORN)
         if moment == "held":
-            with patch.object(launching._Launch, "_limit", _stop_when_held):
+            with patch.object(launching.Launch, "_limit", _stop_when_held):
                 await stage.launch(image=image)
         worker = await stage.launch(image=image)
         if moment == "entrusted":

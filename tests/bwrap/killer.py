@@ -182,7 +182,7 @@ def _wait_before_bubblewrap(changes: ExitStack, tell: Any) -> None:
 def _stop_bubblewrap_once_it_forked(changes: ExitStack, tell: Any) -> None:
     """Have bubblewrap go no further than its fork: its child waits for it."""
 
-    async def stopped(self: launching._Launch, uid: int, gid: int) -> Process:
+    async def stopped(self: launching.Launch, uid: int, gid: int) -> Process:
         monitor = self._pid_of_monitor()
         while not _read(f"/proc/{monitor}/task/{monitor}/children"):
             assert not select.select([self._open["monitor"]], [], [], 0)[0], (
@@ -192,7 +192,7 @@ def _stop_bubblewrap_once_it_forked(changes: ExitStack, tell: Any) -> None:
         tell("there")
         return await asyncio.get_running_loop().create_future()  # type: ignore[no-any-return]
 
-    changes.enter_context(patch.object(launching._Launch, "_held", stopped))
+    changes.enter_context(patch.object(launching.Launch, "_held", stopped))
 
 
 def _read(path: str) -> str:

@@ -18,7 +18,7 @@ from bwrap import limits
 from bwrap import plan as plans
 from bwrap.errors import LayerError
 from bwrap.host import file_stamp
-from bwrap.launch import _Launch
+from bwrap.launch import Launch
 from bwrap.seccomp import compile_filter
 from tests.bwrap.stage import allowing_all, examine, judged, options, without
 
@@ -130,7 +130,7 @@ def _patched(make: Callable[[], Iterator[AbstractContextManager[Any]]]) -> Remov
 
 
 def _unlimited() -> Iterator[AbstractContextManager[Any]]:
-    yield patch.object(_Launch, "_limit", lambda self, process: None)
+    yield patch.object(Launch, "_limit", lambda self, process: None)
     yield patch.object(launching, "prlimit", lambda program, wanted: [])
 
 
@@ -171,19 +171,19 @@ def _descriptor() -> Iterator[AbstractContextManager[Any]]:
 
 
 def _early_word() -> Iterator[AbstractContextManager[Any]]:
-    held = _Launch._held
+    held = Launch._held
 
-    async def early(self: _Launch, uid: int, gid: int) -> Process:
+    async def early(self: Launch, uid: int, gid: int) -> Process:
         process = await held(self, uid, gid)
         self._untie()  # or the write would end it at once
         os.write(self._open["stdin"], b"{}\n")
         return process
 
-    yield patch.object(_Launch, "_held", early)
+    yield patch.object(Launch, "_held", early)
 
 
 def _as_root() -> Iterator[AbstractContextManager[Any]]:
-    yield patch.object(_Launch, "_identity", lambda self: (0, 0))
+    yield patch.object(Launch, "identity", lambda self: (0, 0))
 
 
 def _root_in_the_daemons_namespace(stage: Stage, stack: ExitStack) -> None:

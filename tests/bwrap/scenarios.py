@@ -198,9 +198,9 @@ async def cancelled(stage: Stage) -> bool:
 
 async def monitor_gone_early(stage: Stage) -> dict[str, str]:
     """Kill bubblewrap when it has forked its child and done nothing more for it; give the refusal."""
-    held = launch._Launch._held
+    held = launch.Launch._held
 
-    async def after_the_fork(self: launch._Launch, uid: int, gid: int) -> Process:
+    async def after_the_fork(self: launch.Launch, uid: int, gid: int) -> Process:
         monitor = self._pid_of_monitor()
         children = f"/proc/{monitor}/task/{monitor}/children"
         while not await asyncio.to_thread(_read, children):
@@ -208,7 +208,7 @@ async def monitor_gone_early(stage: Stage) -> dict[str, str]:
         os.kill(monitor, signal.SIGKILL)
         return await held(self, uid, gid)
 
-    with patch.object(launch._Launch, "_held", after_the_fork):
+    with patch.object(launch.Launch, "_held", after_the_fork):
         return await _refused(stage)
 
 
@@ -326,14 +326,14 @@ async def refused_and_not_seen_to_be_gone(stage: Stage) -> dict[str, str]:
         raise OSError(errno.EMFILE, "nothing can be looked at")
 
     with patch.object(supervise, "_clear", blind), patch.object(supervise, "_CLEAR_TRIES", 0):
-        before = launch._Launch._see_end
-        seen: list[launch._Launch] = []
+        before = launch.Launch._see_end
+        seen: list[launch.Launch] = []
 
-        async def noted(self: launch._Launch, process: Process) -> Any:
+        async def noted(self: launch.Launch, process: Process) -> Any:
             seen.append(self)
             return await before(self, process)
 
-        with patch.object(launch._Launch, "_see_end", noted):
+        with patch.object(launch.Launch, "_see_end", noted):
             refused = await _refused(stage, image=stage.image("def attempt_all(rows): return {}"))
     for each in seen:
         if each._lease is not None:

@@ -19,7 +19,7 @@ from unittest.mock import patch
 from bwrap import arguments as made
 from bwrap import findings, layers
 from bwrap import host as hosts
-from bwrap.launch import Confined, _Launch, launch
+from bwrap.launch import Confined, Launch, launch
 from bwrap.ledger import Ledger
 from bwrap.library import Library
 from bwrap.plan import Places, Plan, resolve
@@ -157,11 +157,11 @@ def allowing_all(plan: Plan) -> Plan:
 
 def attempting(*rows: list[Any]) -> Any:
     """Have the launches in this context try more than the layers ask for; the answers count for nothing."""
-    given = _Launch._specification
+    given = Launch._specification
 
-    def specification(self: _Launch, uid: int, gid: int) -> str:
+    def specification(self: Launch, uid: int, gid: int) -> str:
         said = json.loads(given(self, uid, gid))
         said["attempts"] += rows
         return json.dumps(said)
 
-    return patch.object(_Launch, "_specification", specification)
+    return patch.object(Launch, "_specification", specification)

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from spl import hardening
-from spl.daemon import _configure_log, _start
+from spl.daemon import assemble, configure_log
 from spl.inference.model import Call, Reply, Usage
 from spl.settings import load
 from spl.transports import image
@@ -84,11 +84,11 @@ def _object(text: str) -> dict[str, Any]:
 
 async def _serve(flags: dict[str, object]) -> None:
     hardening.protect()
-    _configure_log("json")
+    configure_log("json")
     stopping = asyncio.Event()
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stopping.set)
     async with AsyncExitStack() as stack:
-        daemon = await _start(load(flags), stack, stopping, image=hostile)
+        daemon = await assemble(load(flags), stack, stopping, image=hostile)
         daemon.kernel.broker.provider = Puppet()
         print(daemon.announcement(), flush=True)  # noqa: T201 - as `spl serve` does
         await stopping.wait()

@@ -14,7 +14,7 @@ from bwrap import host as hosts
 from bwrap import uids
 from bwrap.host import Shape
 from spl.client import Client
-from spl.daemon import _start
+from spl.daemon import assemble
 from spl.errors import AdmissionCeiling, RunFinished
 from spl.kernel import names
 from spl.kernel.opening import mark
@@ -204,7 +204,7 @@ async def hosting(tmp_path: Path, patch: Patch) -> None:
     """Ask a daemon as `serve` makes it what its operator's runs would have."""
     flags = {"home": tmp_path / "home", "port": 0, "provider": scripts.write(tmp_path / "script")}
     async with AsyncExitStack() as stack:
-        daemon = await _start(load(flags, {}), stack, asyncio.Event())
+        daemon = await assemble(load(flags, {}), stack, asyncio.Event())
         client = Client(str(daemon.home.operator_socket))
         said = {"goal": "x"}
         found: dict[str, Any] = await asyncio.to_thread(client.request, "POST", "/v1/work/loop/preview", said)

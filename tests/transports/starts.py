@@ -27,7 +27,7 @@ from bwrap.plan import Places
 from spl.api.listener import Listener, bind_unix
 from spl.api.worker import worker_app
 from spl.client import Client
-from spl.daemon import _WORKER_BODY_BYTES, _start
+from spl.daemon import _WORKER_BODY_BYTES, assemble
 from spl.errors import AdmissionCeiling, IsolationUnavailable
 from spl.kernel import names
 from spl.kernel.credentials import Credentials
@@ -175,7 +175,7 @@ async def granted(tmp_path: Path, patch: Patch) -> None:
         "credential_grace_seconds": 7,
     }
     async with AsyncExitStack() as stack:
-        daemon = await _start(load(flags, {}), stack, asyncio.Event())
+        daemon = await assemble(load(flags, {}), stack, asyncio.Event())
         sandbox = daemon.transports._sandbox
         assert isinstance(sandbox, Sandbox)
         made = keeping(sandbox, patch)
@@ -195,7 +195,7 @@ async def unconfirmed(tmp_path: Path, patch: Patch) -> None:
     """Leave a worker's limits as they are."""
     async with sandboxing(tmp_path) as (here, _, transports):
         no_credential(here, patch)
-        patch.setattr("bwrap.launch._Launch._limit", lambda *_: None)
+        patch.setattr("bwrap.launch.Launch._limit", lambda *_: None)
         patch.setattr("bwrap.launch.prlimit", lambda program, limits: [])
         with pytest.raises(IsolationUnavailable) as refused:
             await transports.start(ADMINISTRATOR, THEIRS)
