@@ -5,7 +5,7 @@ PYTHON := $(VENV)/bin/python
 SPL_PATH := PATH="$(CURDIR)/$(VENV)/bin:$$PATH"
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test soak lint format docs claims requirements clean
+.PHONY: help setup demo test soak escape lint format docs claims requirements clean
 
 help: ## list these targets
 	@sed -n 's/^\([a-z]*\):[^#]*## /\1|/p' $(MAKEFILE_LIST) | while IFS='|' read -r target text; do \
@@ -22,6 +22,10 @@ test: setup lint ## check everything: lint, then all tests
 
 soak: setup ## run a thousand sandboxed runs, and fifty killed ones, in each shape; writes docs/soak.md (as root)
 	CI=1 $(PYTHON) -m pytest -s tests/end_to_end/soak.py
+
+escape: setup ## make every attempt to escape, and take each layer away, in both shapes; writes escape/report.json (as root)
+	$(VENV)/bin/spl escape run -o table --save escape/report.json
+	$(PYTHON) -m tests.pages
 
 lint: setup ## check style, types and the arrows between the rooms
 	$(VENV)/bin/ruff check .

@@ -40,6 +40,12 @@ NEVER = (
 )  # fmt: skip
 """The groups of which nothing may be allowed, on a condition or without: each says why in refused.toml."""
 
+_CLOCKS = (
+    "CLOCK_REALTIME", "CLOCK_MONOTONIC", "CLOCK_PROCESS_CPUTIME_ID", "CLOCK_THREAD_CPUTIME_ID", "CLOCK_MONOTONIC_RAW",
+    "CLOCK_REALTIME_COARSE", "CLOCK_MONOTONIC_COARSE", "CLOCK_BOOTTIME",
+)  # fmt: skip
+"""The machine's clocks, and those of the caller itself."""
+
 ONLY: dict[str, tuple[int, tuple[str | int, ...], str]] = {
     "socket": (0, ("AF_UNIX",), "network"),
     "socketpair": (0, ("AF_UNIX",), "network"),
@@ -66,11 +72,20 @@ ONLY: dict[str, tuple[int, tuple[str | int, ...], str]] = {
         ("TCGETS", "TIOCGPGRP", "TIOCGWINSZ", "FIONREAD", "FIONBIO", "FIONCLEX", "FIOCLEX"),
         "syscalls",
     ),
+    # Urgent bytes of AF_UNIX (MSG_OOB) were a way from inside a browser's sandbox into the kernel: CVE-2025-38236.
+    "sendto": (3, (0, "MSG_DONTWAIT", "MSG_NOSIGNAL"), "network"),
+    "recvfrom": (3, (0, "MSG_DONTWAIT", "MSG_PEEK", "MSG_WAITALL"), "network"),
     # SO_PEERPIDFD gives a handle on another process.
     "getsockopt": (2, ("SO_TYPE", "SO_ERROR", "SO_PEERCRED"), "syscalls"),
     # A rule for files takes memory by the files that are shown, one for ports by the 65536 there are: 4M a ruleset.
     "landlock_add_rule": (1, ("LANDLOCK_RULE_PATH_BENEATH",), "syscalls"),
-    # Other clocks are another process's processor time, and waiting for one sets a timer there.
+    # A futex in a page of a shown file is one for everyone who is shown it, so two workers could talk past the records;
+    # one of FUTEX_TRYLOCK_PI and its like names a task, and the answer tells whether there is one.
+    "futex": (1, ("FUTEX_WAIT_PRIVATE", "FUTEX_WAKE_PRIVATE", "FUTEX_WAIT_BITSET_PRIVATE"), "syscalls"),
+    # A clock's number can hold a pid, (~pid << 3) | 2: how long that process has run, and whether there is one.
+    "clock_gettime": (0, _CLOCKS, "syscalls"),
+    "clock_getres": (0, _CLOCKS, "syscalls"),
+    # Waiting for such a clock sets a timer in the process it counts.
     "clock_nanosleep": (0, ("CLOCK_REALTIME", "CLOCK_MONOTONIC", "CLOCK_BOOTTIME"), "syscalls"),
 }  # fmt: skip
 """Calls that may be allowed for these values of this argument only, and the layer they would break."""

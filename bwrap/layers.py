@@ -404,7 +404,7 @@ _LAYERS = (
     ),
     Layer(
         "landlock",
-        "it has given up executing any file, and changing one but in a file system in memory that the profile gives it",
+        "it has given up executing any file that has a path, and changing one but in memory that the profile gives it",
         "let the profile allow the calls of '@landlock', or report this with the kernel's version",
         _nothing,
         _landlock_attempts,

@@ -32,8 +32,8 @@ CALLS = {
         ("close", "getdents64", "newfstatat", "openat", "pread64", "read"),
     ),
     "doors": (
-        "it answers that it is ready, and talks to the daemon over the worker socket",
-        ("connect", "poll", "recvfrom", "sendto", "write"),
+        "it answers that it is ready, and waits at the worker socket",
+        ("connect", "poll", "write"),
     ),
     "probe": (
         "it says who it is and what it can reach, and gives up rights where the kernel has Landlock",
@@ -50,6 +50,8 @@ _ELSEWHERE = {"aarch64": {"arch_prctl": None, "poll": "ppoll"}}
 
 VALUES: dict[str, tuple[str, int, tuple[str | int, ...]]] = {
     "socket": ("the worker socket is one of this family", 0, ("AF_UNIX",)),
+    "sendto": ("it asks at the doors, without flags", 3, (0,)),
+    "recvfrom": ("it hears what they answer, without flags", 3, (0,)),
     "prlimit64": ("it says what its own limits are", 0, (0,)),
     "prctl": (
         "it says what rights it has, and which signal it dies by",

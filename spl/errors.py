@@ -2,8 +2,8 @@
 
 A message says in one sentence what failed, on what and why; the remedy says what to do. `spl.api` turns a
 class into an answer and `spl.cli` into an exit status: nothing else in the project does either.
-Exit statuses: 2 usage, 10-19 the host, 20-29 the request, 30-39 a run, 40-49 the log, 70 our own fault, and a
-shell's own 126 and 127 for a command that could not be tried.
+Exit statuses: 2 usage, 10-19 the host, 20-29 the request, 30-39 a run, 40-49 the log, 50-59 the escape suite, 70 our
+own fault, and a shell's own 126 and 127 for a command that could not be tried.
 """
 
 from __future__ import annotations
@@ -386,6 +386,27 @@ class RunNotCompleted(SplError):
     status = 409
     exit_status = 33
     remedy = "'spl why THREAD' tells how it came to that"
+
+
+class EscapeFailed(SplError):
+    """An attempt of the escape suite was not stopped as it must be, or a layer's absence was not noticed.
+
+    Only the command line says this.
+    """
+
+    code = "ESCAPE_FAILED"
+    exit_status = 50
+    remedy = (
+        "run nobody's work on this host until each red row is explained; 'spl doctor' looks for what it lacks"
+    )
+
+
+class EscapeUnfinished(SplError):
+    """The escape suite could not be made to its end, so that nothing is known; only the command line says this."""
+
+    code = "ESCAPE_UNFINISHED"
+    exit_status = 51
+    remedy = "mend what the message names, then make it again"
 
 
 class CallNotInReply(SplError):

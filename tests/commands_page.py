@@ -18,7 +18,7 @@ INTRODUCTION = """\
 # Commands
 
 Options stand after the command they belong to, as in `spl doctor --home PATH`; those that every command has (`version`
-has only `-o`) are these:
+and `escape` have only `-o`) are these:
 
 {common}
 `-o json` prints a document on standard output, `-o table` is for people: a table is the default on a terminal, JSON
@@ -27,9 +27,9 @@ elsewhere; `serve`, `token show` and `version` print plain text unless JSON is a
 for. In a table, control characters and direction overrides of what comes from elsewhere are shown as escapes.
 
 `stop` and `token show` work on a home alone, `token rotate` too when no daemon runs in it; `doctor` and `profile` do
-without a home. Any other command finds its daemon by `--home`, else by `SPL_URL` (`http://HOST:PORT`, with the bearer
-in `SPL_TOKEN`), else by `SPL_HOME`, its alias `SYNCROPEL_HOME`, or `~/.syncro`; in a home it uses the operator's socket
-and needs no token.
+without a home, and `escape` makes and throws away its own. Any other command finds its daemon by `--home`, else by
+`SPL_URL` (`http://HOST:PORT`, with the bearer in `SPL_TOKEN`), else by `SPL_HOME`, its alias `SYNCROPEL_HOME`, or
+`~/.syncro`; in a home it uses the operator's socket and needs no token.
 
 It exits 0 only on success; `profile try` exits as its command did. An error is one line on standard error, `spl: CODE:
 what failed; what to do`, under it the line of a profile or an expression that is at fault, and with `-o json` the

@@ -6,65 +6,28 @@ And `world_readable`, for the tests that start this project under another uid.
 from __future__ import annotations
 
 import os
-import shutil
-import sys
-import sysconfig
 import tempfile
-from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 import pytest
+
+from escape import installation
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Iterator
 
-_HERE = Path(__file__).resolve().parent.parent
-
-
-class Copy(NamedTuple):
-    """A copy of this project and of all it imports that any uid can read: how to start a Python on it."""
-
-    folder: str
-    command: list[str]
-    env: dict[str, str]
+    from escape.installation import Installation
 
 
 @pytest.fixture(scope="session")
-def world_readable() -> Iterator[Copy]:
+def world_readable() -> Iterator[Installation]:
     """Give one copy for the session; this checkout may lie under a folder that is closed to others.
 
     A program of it runs as `subprocess.run([*copy.command, "-m", module], env=copy.env, user=uid, …)`.
     """
     with tempfile.TemporaryDirectory(prefix="spl-", dir="/tmp") as folder:
-        os.chmod(folder, 0o755)
-        packages = f"{folder}/packages"
-        shutil.copytree(sysconfig.get_path("purelib"), packages, copy_function=_link, symlinks=True)
-        without = shutil.ignore_patterns("__pycache__", ".*")
-        for room in ("spl", "bwrap", "profiles", "tests"):
-            shutil.copytree(_HERE / room, f"{folder}/{room}", ignore=without)
-        for path, _, names in os.walk(folder):
-            os.chmod(path, 0o755)
-            if not path.startswith(packages):
-                for name in names:
-                    os.chmod(f"{path}/{name}", 0o644)
-        # The interpreter under the virtual environment, whose own folder may be closed too. Python names its
-        # packages by version and ABI, so it must be the very one that runs this.
-        command = [os.path.realpath(sys.executable), "-s", "-P", "-W", "error"]
-        yield Copy(folder, command, {"PATH": "/usr/bin:/bin", "PYTHONPATH": f"{folder}:{packages}"})
-
-
-def _link(source: str, target: str) -> str:
-    """Copy a file, as a second name of it where that is possible and everyone may read it."""
-    if os.stat(source).st_mode & 0o004:
-        try:
-            os.link(source, target)
-        except OSError:
-            pass  # another file system, or one that knows no links
-        else:
-            return target
-    shutil.copyfile(source, target)
-    os.chmod(target, 0o644)
-    return target
+        copied = installation.copy(folder, rooms=(*installation.ROOMS, "tests"))
+        yield copied._replace(command=[*copied.command, "-W", "error"])
 
 
 def _fail_if_skipped(report: pytest.TestReport | pytest.CollectReport) -> None:

@@ -37,7 +37,7 @@ class Authenticator:
 
         A bearer is judged wherever it is presented: a wrong one is refused on the operator's socket too.
         """
-        said = bearer(request.headers.get("authorization"))
+        said = bearer(*request.headers.getlist("authorization"))
         if said is not None:
             if hmac.compare_digest(_hash(said), self._hash):
                 return self._operator
@@ -58,12 +58,15 @@ class Authenticator:
         return token
 
 
-def bearer(header: str | None) -> str | None:
-    """Give the token of an Authorization header, None without one; another scheme is an empty token."""
-    if header is None:
+def bearer(*headers: str) -> str | None:
+    """Give the token of a request's Authorization headers, None without one.
+
+    Another scheme is an empty token, and so are two headers: whoever reads the other one would see someone else.
+    """
+    if not headers:
         return None
-    scheme, _, token = header.partition(" ")
-    return token.strip() if scheme.lower() == "bearer" else ""
+    scheme, _, token = headers[0].partition(" ")
+    return token.strip(" ") if scheme.lower() == "bearer" and len(headers) == 1 else ""
 
 
 def _hash(token: str) -> bytes:

@@ -13,12 +13,14 @@ import os
 import socket
 import stat
 from collections import Counter
+from http import HTTPStatus
 from typing import TYPE_CHECKING, Any, Final, cast
 
 from hypercorn.app_wrappers import ASGIWrapper
 from hypercorn.asyncio.tcp_server import TCPServer
 from hypercorn.asyncio.worker_context import WorkerContext
 from hypercorn.config import Config
+from hypercorn.events import Closed
 from hypercorn.protocol.h11 import H11Protocol
 
 from spl.api.peer import Peer, peer
@@ -215,8 +217,10 @@ class Listener:
         except Exception:
             log.exception("a connection is closed: its server failed")
         finally:
-            # Hypercorn swallows a cancellation while it waits for a peer that does not read.
-            transport.abort()
+            # Hypercorn swallows a cancellation while it waits for a peer that does not read. One that is closed and has
+            # nothing more to write may have no loop left to abort on (asyncio, Python 3.11).
+            if not transport.is_closing() or transport.get_write_buffer_size():
+                transport.abort()
             with contextlib.suppress(OSError):
                 await writer.wait_closed()
 
@@ -257,15 +261,21 @@ class _Http1(H11Protocol):
         pass
 
     async def _create_stream(self, request: Any) -> None:
-        headers = [(name, value) for name, value in request.headers if name != b"upgrade"]
-        if len(headers) != len(request.headers):
-            request = type(request)(
-                method=request.method,
+        # h11 bounds a head that comes in pieces, and not one that is there at once.
+        if len(request.target) + sum(len(name) + len(value) for name, value in request.headers) > MAX_HEAD:
+            await self._send_error_response(HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE)
+            await self.send(Closed())
+            return
+        # A method is in capitals (RFC 9110, 9.1), which Hypercorn makes of any: what is not stays another one.
+        method = request.method if request.method.isupper() else b"-" + request.method
+        await super()._create_stream(
+            type(request)(
+                method=method,
                 target=request.target,
-                headers=headers,
+                headers=[(name, value) for name, value in request.headers if name != b"upgrade"],
                 http_version=request.http_version,
             )
-        await super()._create_stream(request)
+        )
 
 
 def _config(idle: float) -> Config:

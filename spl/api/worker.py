@@ -47,7 +47,9 @@ def worker_app(credentials: Credentials, *, max_body_bytes: int) -> ASGIApp:
         if door is None:
             await refuse_unread(NotFound("there is nothing at this path"), receive, send)
             return
-        said = bearer(dict(scope["headers"]).get(b"authorization", b"").decode("latin-1") or None)
+        said = bearer(
+            *(value.decode("latin-1") for name, value in scope["headers"] if name == b"authorization")
+        )
         who = peer.get()
         run = credentials.find(said, who.pid or 0, who.accepted_at) if said else None
         if run is None:

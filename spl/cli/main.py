@@ -41,6 +41,10 @@ COMMANDS: Final[Mapping[str, tuple[str, str]]] = {
     "member": ("spl.cli.principals:member", "Add members, list them, or take one away."),
     "token": ("spl.cli.principals:token", "Show the operator's token; make, replace or end anyone's."),
     "profile": ("spl.cli.profiles:profile", "Show profiles, judge them, or try a command under one."),
+    "escape": (
+        "spl.cli.escape:escape",
+        "Try to get out of a sandboxed run, in every known way, and see what stops it.",
+    ),
     "config": ("spl.cli.config:config", "Show the configuration in force, or change it."),
     "version": ("spl.cli.instance:version", "Print the version."),
 }

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import json
+import os
 import sys
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
@@ -27,6 +28,14 @@ _LEAST = 7
 def is_json(output: str | None) -> bool:
     """Tell whether to print JSON: asked for, or not asked for a table and not on a terminal."""
     return output == "json" or (output is None and not _terminal())
+
+
+def on_terminal(descriptor: int) -> bool:
+    """Tell whether a descriptor is open and a terminal's."""
+    try:
+        return os.isatty(descriptor)
+    except OSError:
+        return False
 
 
 def _terminal() -> bool:

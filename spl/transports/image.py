@@ -42,7 +42,8 @@ for name, code in marshal.loads(PARTS):
 sys.exit(sys.modules[PROGRAM].main(sys.argv))
 """
 
-# Run by the worker's interpreter: a code object is of no use to another version. The header is that of PEP 552.
+# Run by the worker's interpreter: a code object is of no use to another version. The header is that of PEP 552. Without
+# the columns of every instruction (no_debug_ranges): nobody sees a traceback of a worker's.
 _PACK = """
 import importlib.util, json, marshal, sys
 said = json.load(sys.stdin)
@@ -66,7 +67,7 @@ def sources(root: Path = _ROOT) -> dict[str, str]:
 def pack(python: Python, modules: Mapping[str, str], program: str) -> Sealed:
     """Compile modules and seal them as one; what runs is `program`'s `main`. Raises `LayerError` when that fails."""
     done = subprocess.run(
-        [python.path, "-I", "-S", "-B", "-c", _PACK],
+        [python.path, "-I", "-S", "-B", "-X", "no_debug_ranges", "-c", _PACK],
         input=json.dumps({"modules": dict(modules), "start": _START, "program": program}).encode(),
         capture_output=True,
         check=False,

@@ -13,8 +13,8 @@ from bwrap.launch import launch
 from spl.kernel.outcome import Ending
 
 if TYPE_CHECKING:
+    from bwrap.confined import Confined
     from bwrap.errors import LayerError
-    from bwrap.launch import Confined
     from bwrap.ledger import Ledger
     from bwrap.plan import Plan
     from bwrap.sealed import Sealed

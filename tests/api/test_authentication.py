@@ -19,7 +19,6 @@ if TYPE_CHECKING:
 @pytest.mark.parametrize(
     ("header", "token"),
     [
-        (None, None),
         ("Bearer abc", "abc"),
         ("bearer abc", "abc"),
         ("BEARER  abc ", "abc"),
@@ -28,10 +27,17 @@ if TYPE_CHECKING:
         ("Basic abc", ""),
         ("abc", ""),
         ("Bearer\tabc", ""),
+        ("Bearer abc\xa0", "abc\xa0"),
     ],
 )
-def test_the_token_of_a_header(header: str | None, token: str | None) -> None:
+def test_the_token_of_a_header(header: str, token: str) -> None:
     assert bearer(header) == token
+
+
+def test_no_header_has_no_token_and_two_have_none_that_is_anyones() -> None:
+    assert bearer() is None
+    assert bearer("Bearer abc", "Bearer abc") == ""
+    assert bearer("Basic x", "Bearer abc") == ""
 
 
 @pytest.mark.claim("M1")

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 from starlette.applications import Starlette
-from starlette.responses import JSONResponse, StreamingResponse
+from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.routing import Route
 
 from spl.api.limits import body_limit
@@ -322,6 +322,49 @@ def test_a_head_over_the_limit_is_refused(path: str) -> None:
         writer.close()
 
     serve(bind_unix(path, 0o600), talk)
+
+
+def test_a_head_over_the_limit_is_refused_when_it_is_there_at_once(path: str) -> None:
+    async def talk() -> None:
+        reader, writer = await asyncio.open_unix_connection(path)
+        writer.write(b"GET / HTTP/1.1\r\nHost: x\r\n" + b"X: " + b"x" * 20_000 + b"\r\n\r\n")
+        assert (await answer(reader))[0] == 431
+        assert await reader.read() == b""
+        writer.close()
+
+    serve(bind_unix(path, 0o600), talk)
+
+
+def test_a_method_that_is_not_in_capitals_is_another_method(path: str) -> None:
+    async def talk() -> None:
+        reader, writer = await asyncio.open_unix_connection(path)
+        for method in (b"get", b"Get", b"gET"):
+            writer.write(GET.replace(b"GET", method))
+            assert (await answer(reader))[0] == 405
+        writer.close()
+
+    serve(bind_unix(path, 0o600), talk)
+
+
+def test_an_answer_that_is_read_after_its_connection_was_closed_leaves_no_word_in_the_log(
+    path: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def large(request: Request) -> Response:
+        return Response(bytes(int(request.path_params["size"])), headers={"connection": "close"})
+
+    async def talk() -> None:
+        # Of some size the server has closed and has still to write: how much the socket holds is the kernel to say.
+        for size in range(1 << 17, 1 << 19, 1 << 14):
+            reader, writer = await asyncio.open_unix_connection(path, limit=1 << 10)
+            writer.write(GET.replace(b"/", b"/%d" % size, 1))
+            await reader.readuntil(b"\r\n\r\n")
+            for _ in range(100):
+                await asyncio.sleep(0)  # the server's turns
+            assert len(await reader.read()) == size
+            writer.close()
+
+    serve(bind_unix(path, 0o600), talk, Starlette(routes=[Route("/{size}", large)]))
+    assert caplog.records == []
 
 
 H2C = b"Connection: Upgrade, HTTP2-Settings\r\nUpgrade: h2c\r\nHTTP2-Settings: AAMAAABkAAQAAP__\r\n"

@@ -75,6 +75,8 @@ def test_everything_else_is_one_constant_404_whatever_the_bearer(tmp_path: Path)
             for _, path in FIVE
         ],
         ("POST", "/v1/worker/run"),
+        ("get", "/v1/worker/run"),
+        ("Post", "/v1/worker/infer"),
         *[("GET", path) for method, path in FIVE if method == "POST"],
         ("GET", "/v1/worker/run/"),
         ("GET", "//v1/worker/run"),

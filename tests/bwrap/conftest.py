@@ -12,7 +12,7 @@ import pytest
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from tests.conftest import Copy
+    from escape.installation import Installation
 
 ORDINARY = 12345
 """A uid without a name, for the same-user shape when the tests run as root."""
@@ -23,7 +23,7 @@ SHAPES = ("same-user", "hosted")
 class Daemon:
     """A child that plays scenarios; `shape` is its shape."""
 
-    def __init__(self, copy: Copy, shape: str, *, prefix: Sequence[str] = ()) -> None:
+    def __init__(self, copy: Installation, shape: str, *, prefix: Sequence[str] = ()) -> None:
         self.shape = shape
         self.uid = ORDINARY if shape == "same-user" and os.getuid() == 0 else os.getuid()
         self._process = start(copy, self.uid, "tests.bwrap.child", prefix=prefix)
@@ -51,7 +51,7 @@ class Daemon:
 
 
 def start(
-    copy: Copy, uid: int, module: str, *arguments: str, prefix: Sequence[str] = ()
+    copy: Installation, uid: int, module: str, *arguments: str, prefix: Sequence[str] = ()
 ) -> subprocess.Popen[bytes]:
     """Start a module of the copy under a uid; `prefix` goes before its command."""
     other = uid if uid != os.getuid() else None
@@ -67,7 +67,7 @@ def start(
     )
 
 
-def _daemon(copy: Copy, shape: str, *, prefix: Sequence[str] = ()) -> Iterator[Daemon]:
+def _daemon(copy: Installation, shape: str, *, prefix: Sequence[str] = ()) -> Iterator[Daemon]:
     if shape == "hosted" and os.getuid() != 0:
         pytest.skip("the hosted shape needs root")
     daemon = Daemon(copy, shape, prefix=prefix)
@@ -76,19 +76,19 @@ def _daemon(copy: Copy, shape: str, *, prefix: Sequence[str] = ()) -> Iterator[D
 
 
 @pytest.fixture(scope="session", params=SHAPES)
-def daemon(request: pytest.FixtureRequest, world_readable: Copy) -> Iterator[Daemon]:
+def daemon(request: pytest.FixtureRequest, world_readable: Installation) -> Iterator[Daemon]:
     """Give a child of each shape in turn."""
     yield from _daemon(world_readable, request.param)
 
 
 @pytest.fixture(scope="session")
-def hosted(world_readable: Copy) -> Iterator[Daemon]:
+def hosted(world_readable: Installation) -> Iterator[Daemon]:
     """Give a child of the hosted shape."""
     yield from _daemon(world_readable, "hosted")
 
 
 @pytest.fixture(scope="session")
-def mounting(world_readable: Copy) -> Iterator[Daemon]:
+def mounting(world_readable: Installation) -> Iterator[Daemon]:
     """Give a child of the hosted shape that may mount: in a namespace of its own, whose mounts reach its workers."""
     # Private first: nothing that is mounted here may reach the host.
     steps = 'mount --make-rprivate / && mount --make-rshared / && exec "$@"'

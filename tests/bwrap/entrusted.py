@@ -16,7 +16,7 @@ from spl.transports import image as images
 from tests.bwrap.stage import examine
 
 if TYPE_CHECKING:
-    from bwrap.launch import Confined
+    from bwrap.confined import Confined
     from tests.bwrap.stage import Stage
 
 GIVEN = b'{"credential": "c0ffee-c0ffee"}\n'

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any
 
 from bwrap.errors import LayerError
 from bwrap.pipes import readable
-from tests.bwrap.stage import allowing_all
+from escape.weakened import allowing_all
 
 if TYPE_CHECKING:
-    from bwrap.launch import Confined
+    from bwrap.confined import Confined
     from tests.bwrap.stage import Stage
 
 CREDENTIAL = b'{"credential": "c0ffee"}\n'

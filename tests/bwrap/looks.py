@@ -26,8 +26,8 @@ from tests.bwrap.stage import examine
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
+    from bwrap.confined import Confined
     from bwrap.findings import Finding, Layer
-    from bwrap.launch import Confined
     from bwrap.plan import Plan
     from bwrap.process import Process
     from bwrap.receipt import Confirmed

@@ -17,10 +17,10 @@ from bwrap import launch as launching
 from bwrap import limits
 from bwrap import plan as plans
 from bwrap.errors import LayerError
-from bwrap.host import file_stamp
 from bwrap.launch import Launch
 from bwrap.seccomp import compile_filter
-from tests.bwrap.stage import allowing_all, examine, judged, options, without
+from escape.weakened import allowing_all, stand_in
+from tests.bwrap.stage import judged, options, without
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -241,41 +241,12 @@ def _answering(landlock: int) -> Removal:
 
 # --- by what stands in bubblewrap's place ---
 
-STAND_IN = """#!{python} -IS
-# Speaks as bubblewrap does, and confines nothing.
-import os, sys
-from json import dumps
-at, rest = int(sys.argv[2]), sys.argv[4:]
-words = os.fdopen(at, "rb").read().decode().split("\\0")
-def after(name):
-    return words[words.index(name) + 1]
-image = "/proc/self/fd/" + after("--ro-bind-data")
-held = int(after("--block-fd"))
-pid = os.fork()
-if pid == 0:
-    os.read(held, 1)
-    for each in (int(after("--ro-bind-data")), 0, 1, 2):
-        os.set_inheritable(each, True)
-    os.execv(rest[0], [image if word == "/spl-worker.pyc" else word for word in rest])
-os.write(int(after("--json-status-fd")), dumps({{"child-pid": pid}}).encode() + b"\\n")
-os.close(held)
-code = os.waitpid(pid, 0)[1]
-sys.exit(os.waitstatus_to_exitcode(code) % 256)
-"""
-
 
 def _nothing(stage: Stage, stack: ExitStack) -> Plan:
-    path = Path(stage.folder, "stand-in")
-    path.write_text(STAND_IN.format(python=examine().python.path))
-    path.chmod(0o755)
     # Unconfined, it makes the segment and the queue it attempts to make: they go again.
     for name, remove in (("shm", "shmctl"), ("msg", "msgctl")):
         stack.callback(_remove_ipc, name, remove, _ipc(name))
-    plan = stage.plan()
-    host = replace(
-        plan.host, bubblewrap=replace(plan.host.bubblewrap, path=str(path), stamp=file_stamp(str(path)))
-    )
-    return replace(plan, host=host)
+    return stand_in(stage.plan())
 
 
 def _ipc(name: str) -> set[int]:

@@ -23,9 +23,10 @@ from tests.bwrap import proc
 from tests.bwrap.stage import SECRET, attempting, judged
 
 if TYPE_CHECKING:
-    from bwrap.launch import Confined, Confirmed
+    from bwrap.confined import Confined
     from bwrap.plan import Plan
     from bwrap.process import Process
+    from bwrap.receipt import Confirmed
     from bwrap.sealed import Sealed
     from tests.bwrap.stage import Stage
 

@@ -250,3 +250,17 @@ def test_nothing_is_allowed_that_no_profile_names(name: str, arch: str) -> None:
         if call not in wanted:
             answer = bpf.run(compiled(name, arch), number, AUDIT[arch])
             assert answer == 0x00050000 | rules.refuse.get(call or "", errno.ENOSYS)
+
+
+@pytest.mark.claim("I4")
+@both
+def test_a_list_that_names_nothing_allows_nothing(arch: str) -> None:
+    """An empty list was once taken for no list at all, by a sandbox that then let everything out (CVE-2025-66479)."""
+    said = LIBRARY.load("base").syscalls
+    assert (said.allow, said.when) == ([], [])
+
+    for number in EVERY_NUMBER:
+        for value in (0, 1, WORD):
+            assert (
+                bpf.run(compiled("base", arch), number, AUDIT[arch], (value,) * 6) & 0xFFFF0000 == 0x00050000
+            )

@@ -147,16 +147,27 @@ RED: dict[str, dict[str, tuple[str, str]]] = {
         '"TIOCSTI"', '"TIOCLINUX"', '"TIOCCONS"', '"TIOCSPGRP"', '"FIOSETOWN"', '"SIOCSPGRP"', "0x5412", "0x8901",
         "0x5402",
     ),
+    "sendto": only("sendto", 3, "0", '"MSG_OOB"', '"MSG_ZEROCOPY"', "0x41", "0x2000", "0x20000000"),
+    "recvfrom": only("recvfrom", 3, "0", '"MSG_OOB"', "3", "0x2000", "0x40000000"),
     "getsockopt": only("getsockopt", 2, '"SO_ERROR"', '"SO_PEERPIDFD"', "77", "26"),
     "landlock_add_rule": only(
         "landlock_add_rule", 1, '"LANDLOCK_RULE_PATH_BENEATH"', '"LANDLOCK_RULE_NET_PORT"', "2"
     ),
+    "futex": only(
+        "futex", 1, '"FUTEX_WAKE_PRIVATE"',
+        "0", '"FUTEX_WAKE"', '"FUTEX_TRYLOCK_PI"', '"FUTEX_TRYLOCK_PI_PRIVATE"', '"FUTEX_WAIT_BITSET"',
+        "12", "140", "393",
+    ),
+    **{
+        call: only(call, 0, '"CLOCK_MONOTONIC"', "8", "9", "11", "0xfffffff6", "0xffffff02")
+        for call in ("clock_gettime", "clock_getres")
+    },
     "clock_nanosleep": only("clock_nanosleep", 0, '"CLOCK_MONOTONIC"', "2", "0xfffffff6"),
     "calls": calls(
         # Memory, locks and quotas that a list of what is refused would miss.
         "bind", "listen", "accept4", "recvmsg", "sendmsg", "vmsplice", "splice", "pipe2", "io_setup", "timer_create",
         "inotify_init1", "inotify_init", "fanotify_init", "flock", "epoll_ctl", "fsync", "mknodat", "setxattr",
-        "membarrier", "preadv2", "fadvise64",
+        "membarrier", "preadv2", "fadvise64", "set_robust_list",
         # Calls that no libseccomp of this machine may know.
         "set_mempolicy", "mlock2", "listns", "rseq_slice_yield",
     ),
@@ -269,6 +280,10 @@ TWEAKS = {
     "every group to allow": '[syscalls]\nallow = ["@harmless", "@write-files", "@threads"]',
     "an allowed call on a condition": '[[syscalls.when]]\ncall = "read"\nargument = 0\nequals = [0, 3]',
     "the clocks it may wait for": '[[syscalls.when]]\ncall = "clock_nanosleep"\nargument = 0\nequals = [0, 1, 7]',
+    "the clocks it may read": (
+        '[[syscalls.when]]\ncall = "clock_gettime"\nargument = 0\nequals = ["CLOCK_THREAD_CPUTIME_ID", 4, 5, 6]'
+    ),
+    "what may be said with a message": when("sendto", 3, 'equals = ["MSG_DONTWAIT", "MSG_NOSIGNAL"]'),
     "fewer calls": '[syscalls]\nallow = ["!@unix-client", "!mmap"]',
     "nothing refused by name": "[syscalls]\nrefuse = [" + ", ".join(f'"!@{name}"' for name in REFUSED) + "]",
     "no condition": '[syscalls]\nwhen = ["!socket", "!ioctl", "!prctl", "!prlimit64"]',
@@ -394,8 +409,13 @@ HELD = {
     "prctl": (0, {2, 3, 7, 15, 16, 21, 23, 27, 30, 37, 39, 42, 0x53564D41}),
     "fcntl": (1, {0, 1, 2, 3, 4, 1030, 1034}),
     "ioctl": (1, {0x5401, 0x540F, 0x5413, 0x541B, 0x5421, 0x5450, 0x5451}),
+    "sendto": (3, {0, 0x40, 0x4000}),
+    "recvfrom": (3, {0, 2, 0x40, 0x100}),
     "getsockopt": (2, {3, 4, 17}),
     "landlock_add_rule": (1, {1}),
+    "futex": (1, {128, 129, 137}),
+    "clock_gettime": (0, {0, 1, 2, 3, 4, 5, 6, 7}),
+    "clock_getres": (0, {0, 1, 2, 3, 4, 5, 6, 7}),
     "clock_nanosleep": (0, {0, 1, 7}),
 }
 TOLD = sorted(

@@ -91,6 +91,14 @@ def test_a_call_that_can_name_another_process_is_allowed_on_its_own_condition_on
     assert not rules.when["fcntl"].holds(8)  # F_SETOWN
     assert not rules.when["ioctl"].holds(0x5412)  # TIOCSTI
     assert "getsockopt" not in rules.allow  # SO_PEERPIDFD
+    assert rules.when["clock_gettime"].alternatives == ((WORD, 0), (WORD, 1), (WORD, 7))  # (~pid << 3) | 2
+
+
+def test_a_call_that_reaches_a_page_of_a_file_that_others_are_shown_is_allowed_for_own_memory_only() -> None:
+    rules = groups.rules(Library().load("worker"), "x86_64")
+
+    assert rules.when["futex"].alternatives == ((WORD, 128), (WORD, 129), (WORD, 137))
+    assert "set_robust_list" not in {*rules.allow, *rules.when}
 
 
 @pytest.mark.parametrize(

@@ -11,13 +11,15 @@ import pytest
 from tests.bwrap.conftest import ORDINARY, SHAPES, start
 
 if TYPE_CHECKING:
-    from tests.conftest import Copy
+    from escape.installation import Installation
 
 SEED = 20261129
 PID_NAMESPACE = "[namespaces]\npid = true\n"
 
 
-def kill(copy: Copy, shape: str, moment: str, rounds: int = 1, extra: str = "") -> list[dict[str, Any]]:
+def kill(
+    copy: Installation, shape: str, moment: str, rounds: int = 1, extra: str = ""
+) -> list[dict[str, Any]]:
     """Kill daemons of a shape; gives what was left of each."""
     if os.getuid() != 0 and shape == "hosted":
         pytest.skip("the hosted shape needs root")
@@ -32,7 +34,9 @@ def kill(copy: Copy, shape: str, moment: str, rounds: int = 1, extra: str = "") 
 
 @pytest.mark.claim("I13")
 @pytest.mark.parametrize("shape", SHAPES)
-def test_nothing_outlives_a_daemon_killed_at_a_moment_by_chance(world_readable: Copy, shape: str) -> None:
+def test_nothing_outlives_a_daemon_killed_at_a_moment_by_chance(
+    world_readable: Installation, shape: str
+) -> None:
     told = kill(world_readable, shape, "chance", 40)
 
     assert [each for each in told if each["left"] or each["for_ever"]] == []
@@ -43,7 +47,7 @@ def test_nothing_outlives_a_daemon_killed_at_a_moment_by_chance(world_readable: 
 @pytest.mark.claim("I13")
 @pytest.mark.parametrize("shape", SHAPES)
 def test_with_a_pid_namespace_what_may_outlive_it_is_gone_after_the_next_ones_sweep(
-    world_readable: Copy, shape: str
+    world_readable: Installation, shape: str
 ) -> None:
     told = kill(world_readable, shape, "chance", 16, PID_NAMESPACE)
 
@@ -52,7 +56,9 @@ def test_with_a_pid_namespace_what_may_outlive_it_is_gone_after_the_next_ones_sw
 
 @pytest.mark.claim("I13")
 @pytest.mark.parametrize("shape", SHAPES)
-def test_a_child_that_waits_for_bubblewrap_dies_with_the_daemon_too(world_readable: Copy, shape: str) -> None:
+def test_a_child_that_waits_for_bubblewrap_dies_with_the_daemon_too(
+    world_readable: Installation, shape: str
+) -> None:
     (told,) = kill(world_readable, shape, "forked")
 
     assert (told["reached"], told["left"], told["for_ever"]) == ("there", 0, False)
@@ -62,7 +68,7 @@ def test_a_child_that_waits_for_bubblewrap_dies_with_the_daemon_too(world_readab
 @pytest.mark.parametrize("extra", ["", PID_NAMESPACE], ids=["worker", "pid namespace"])
 @pytest.mark.parametrize("shape", SHAPES)
 def test_a_bubblewrap_that_starts_after_its_daemon_died_leaves_nothing(
-    world_readable: Copy, shape: str, extra: str
+    world_readable: Installation, shape: str, extra: str
 ) -> None:
     (told,) = kill(world_readable, shape, "spawned", extra=extra)
 

@@ -15,7 +15,7 @@ from bwrap.seccomp import architecture, number
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from tests.conftest import Copy
+    from escape.installation import Installation
 
 EACCES = -13
 
@@ -35,7 +35,7 @@ def giving_up(version: int, *given_back: object) -> list[Any]:
     return ["given up", "landlock", calls, list(landlock.rights(version)), landlock.changes(version), folders]
 
 
-def restricted(copy: Copy, first: list[Any], tries: dict[str, list[Any]]) -> dict[str, Any]:
+def restricted(copy: Installation, first: list[Any], tries: dict[str, list[Any]]) -> dict[str, Any]:
     """Have a process of its own give up rights and try some operations; give each answer by name."""
     rows = [first, *([name, *words] for name, words in tries.items())]
     done = subprocess.run(
@@ -72,7 +72,7 @@ def test_a_rule_gives_back_every_right_over_files_but_that_to_execute_one() -> N
 
 
 def test_the_kernel_takes_the_rights_of_every_version_up_to_its_own(
-    world_readable: Copy, tmp_path: Path
+    world_readable: Installation, tmp_path: Path
 ) -> None:
     newest = landlock.abi()
     assert newest >= 1, "this host's kernel has no Landlock"
@@ -84,7 +84,7 @@ def test_the_kernel_takes_the_rights_of_every_version_up_to_its_own(
 
 
 def test_what_was_given_up_is_denied_but_beneath_the_folders_it_was_given_back_for(
-    world_readable: Copy, tmp_path: Path
+    world_readable: Installation, tmp_path: Path
 ) -> None:
     python = sys.executable
     tries: dict[str, list[Any]] = {}
@@ -112,14 +112,14 @@ def test_what_was_given_up_is_denied_but_beneath_the_folders_it_was_given_back_f
 
 
 def test_a_folder_that_is_not_there_is_no_reason_to_give_up_less(
-    world_readable: Copy, tmp_path: Path
+    world_readable: Installation, tmp_path: Path
 ) -> None:
     told = restricted(world_readable, giving_up(landlock.abi(), tmp_path / "absent"), {})
 
     assert told == {"given up": -2}
 
 
-def test_a_kernel_without_it_answers_with_its_errno(world_readable: Copy) -> None:
+def test_a_kernel_without_it_answers_with_its_errno(world_readable: Installation) -> None:
     """4095 stands for a call that the kernel does not have."""
     done = subprocess.run(
         [
@@ -159,7 +159,7 @@ except LayerError as error:
     [("ENOSYS", "0"), ("EOPNOTSUPP", "0"), ("EPERM", "landlock"), ("EACCES", "landlock")],
 )
 def test_a_version_that_cannot_be_asked_for_is_not_taken_for_a_kernel_without_it(
-    world_readable: Copy, answer: str, told: str
+    world_readable: Installation, answer: str, told: str
 ) -> None:
     done = subprocess.run(
         [*world_readable.command, "-c", ASKED, answer],

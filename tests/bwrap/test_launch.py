@@ -13,8 +13,8 @@ from bwrap.uids import Pool
 from tests.bwrap.conftest import ORDINARY, SHAPES, start
 
 if TYPE_CHECKING:
+    from escape.installation import Installation
     from tests.bwrap.conftest import Daemon
-    from tests.conftest import Copy
 
 LAYERS = [
     "syscalls", "user_namespace", "separate_user", "network", "home", "mounts", "ipc", "uts", "cgroup", "landlock",
@@ -271,7 +271,7 @@ def test_a_worker_whose_monitor_is_killed_by_someone_goes_with_it(daemon: Daemon
 @pytest.mark.parametrize("moment", ["held", "ready", "entrusted"])
 @pytest.mark.parametrize("shape", SHAPES)
 def test_a_worker_that_ignores_everything_dies_with_its_daemon(
-    world_readable: Copy, shape: str, moment: str
+    world_readable: Installation, shape: str, moment: str
 ) -> None:
     if os.getuid() != 0 and shape == "hosted":
         pytest.skip("the hosted shape needs root")

@@ -55,7 +55,7 @@ def test_what_may_surprise_is_a_warning_at_its_word_and_no_breach(tmp_path: Path
     "text",
     [
         '[limits]\naddress_space = "48M"\nopen_files = 9',
-        '[syscalls]\nallow = ["uname", "@time"]',
+        '[syscalls]\nallow = ["uname", "@wait"]',
         '[[syscalls.when]]\ncall = "uname"\nargument = 1\nequals = [1]',
     ],
 )

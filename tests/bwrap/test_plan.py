@@ -104,6 +104,14 @@ def test_a_source_behind_a_symlink_stands_where_it_really_is(tmp_path: Path) -> 
     assert mount.source == f"{tmp_path}/real/file"
 
 
+def test_lists_that_name_nothing_show_nothing_but_the_program(tmp_path: Path) -> None:
+    plan = tree.plan(
+        tmp_path, "[filesystem]\nread_only = []\nempty = []\nsockets = []\ntmpfs = []", extends="base"
+    )
+
+    assert shown(plan) == [(Kind.IMAGE, "/spl-worker.pyc")]
+
+
 def test_slashes_too_many_mean_the_same_path(tmp_path: Path) -> None:
     (tmp_path / "a").mkdir()
 

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     import subprocess
     from collections.abc import Iterator
 
-    from tests.conftest import Copy
+    from escape.installation import Installation
     from tests.end_to_end.daemon import Daemon
 
 NOTE = {"calls": [{"name": "record_note", "arguments": {"text": "a note"}}]}
@@ -26,7 +26,7 @@ DENY = ("config", "add-permission-rule", "--name", "stop-that", "--action", "den
 
 
 @pytest.fixture
-def shape(world_readable: Copy) -> Shape:
+def shape(world_readable: Installation) -> Shape:
     return Shape("hosted", 0, tuple(world_readable.command), world_readable.env)
 
 

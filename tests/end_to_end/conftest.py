@@ -18,7 +18,7 @@ from tests.end_to_end.model import Model
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from tests.conftest import Copy
+    from escape.installation import Installation
 
 
 # An ordinary uid without a name: nothing of this host belongs to it.
@@ -26,24 +26,24 @@ ORDINARY = 23456
 
 
 @pytest.fixture(params=["same-user", "hosted"])
-def shape(request: pytest.FixtureRequest, world_readable: Copy) -> Shape:
+def shape(request: pytest.FixtureRequest, world_readable: Installation) -> Shape:
     """Give both shapes in turn."""
     return _shape(request.param, world_readable)
 
 
 @pytest.fixture
-def hosted(world_readable: Copy) -> Shape:
+def hosted(world_readable: Installation) -> Shape:
     """Give the hosted shape."""
     return _shape("hosted", world_readable)
 
 
 @pytest.fixture
-def same_user(world_readable: Copy) -> Shape:
+def same_user(world_readable: Installation) -> Shape:
     """Give the same-user shape."""
     return _shape("same-user", world_readable)
 
 
-def _shape(name: str, world_readable: Copy) -> Shape:
+def _shape(name: str, world_readable: Installation) -> Shape:
     uid = ORDINARY if name == "same-user" else 0
     return Shape(name, uid, tuple(world_readable.command), world_readable.env)
 

@@ -23,7 +23,7 @@ from tests.end_to_end.test_isolation import ask_as
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from tests.conftest import Copy
+    from escape.installation import Installation
     from tests.end_to_end.daemon import Daemon, Json
 
 ORDINARY = 23457
@@ -34,7 +34,7 @@ DOORS = list(ROUTES.values())
 
 
 @pytest.fixture(scope="module", params=["same-user", "hosted"])
-def daemon(request: pytest.FixtureRequest, world_readable: Copy) -> Iterator[Daemon]:
+def daemon(request: pytest.FixtureRequest, world_readable: Installation) -> Iterator[Daemon]:
     """Give one daemon of each shape for all that its workers try."""
     uid = ORDINARY if request.param == "same-user" else 0
     environment = {**world_readable.env, **leaks.SETTING, "SPL_RUN_GRACE_SECONDS": "0.3"}

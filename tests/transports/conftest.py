@@ -12,14 +12,14 @@ import pytest
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from tests.conftest import Copy
+    from escape.installation import Installation
 
 # An ordinary uid without a name: nothing of this host belongs to it.
 ORDINARY = 12346
 
 
 @pytest.fixture(scope="module", params=["same-user", "hosted"])
-def play(request: pytest.FixtureRequest, world_readable: Copy) -> Iterator[Callable[..., None]]:
+def play(request: pytest.FixtureRequest, world_readable: Installation) -> Iterator[Callable[..., None]]:
     """Give, for each shape in turn, what plays a function of starts.py or flights.py here by its name."""
     if request.param == "hosted" and os.getuid() != 0:
         pytest.skip("the hosted shape needs root")

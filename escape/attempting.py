@@ -1,0 +1,179 @@
+"""Every attempt under every shipped profile, in this process's shape: from runs of members of a real daemon."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import os
+from itertools import groupby
+from typing import TYPE_CHECKING, Any
+
+from bwrap import floor, needs
+from bwrap import host as hosts
+from bwrap.errors import ConfinementError, LayerError
+from bwrap.library import Library
+from bwrap.limits import resource_limits
+from bwrap.mounts import IMAGE
+from bwrap.plan import Places, resolve
+from bwrap.seccomp import ALLOW, meaning
+from escape import image, judge
+from escape.attempt import OK
+from escape.attempts import ATTEMPTS
+from escape.instance import VERIFY_GOAL, Instance
+from escape.judge import Row
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from bwrap.plan import Plan
+    from escape.attempt import Attempt
+    from escape.child import Tell
+    from escape.instance import Finished
+    from escape.victims import Victims
+
+_AT_ONCE = 3
+
+
+async def attempt(victims: Victims, profiles: Sequence[str], only: Sequence[str], tell: Tell) -> None:
+    """Make the attempts, all or `only` those of some classes or ids, under each profile, and tell what is found."""
+    chosen = [each for each in ATTEMPTS.values() if not only or each.id in only or each.kind in only]
+    tell({"host": describe()})
+    usable = [name for name in profiles if not _unusable(name, tell)]
+    tell({"total": len(usable) * (len(chosen) + (not only))})
+    if not only:
+        async with Instance.serving(f"{victims.folder}/plain") as plain:
+            for name in usable:
+                tell({"row": (await _whole_run(plain, name)).wire()})
+    async with Instance.serving(victims.home, image=image.seal) as instance:
+        victims.plant()
+        for name in usable:
+            await instance.set_profile(name)
+            await _Profile(instance, victims, name, tell).attempt(chosen)
+
+
+def describe() -> dict[str, Any]:
+    """Describe what rows of this process's shape are made on: versions and digests."""
+    host = hosts.examine()
+    sealed = image.seal(host.python)
+    sealed.close()
+    return {
+        "shape": str(host.shape),
+        "kernel": os.uname().release,
+        "machine": os.uname().machine,
+        "bubblewrap": f"{host.bubblewrap.version} {host.bubblewrap.digest}",
+        "libseccomp": hosts.find_libseccomp(),
+        "landlock_abi": host.landlock,
+        "interpreter": f"{host.python.path} {host.python.version}",
+        "image": sealed.digest,
+    }
+
+
+def shipped() -> list[str]:
+    """Give the names of the shipped profiles."""
+    return sorted(Library().shipped())
+
+
+def names() -> list[str]:
+    """Give every word that chooses attempts: their classes and their ids."""
+    return sorted({each.kind for each in ATTEMPTS.values()} | ATTEMPTS.keys())
+
+
+def world(plan: Plan) -> dict[str, Any]:
+    """Give what a plan adds to what an attempt may aim at, or is measured by."""
+    return {
+        "shape": str(plan.host.shape),
+        "profile": plan.profile,
+        "socket": plan.places.socket_inside,
+        "image": IMAGE,
+        "python": plan.host.python.path,
+        "library": plan.host.python.library,
+        "limits": resource_limits(plan.limits),
+        "refused": refused(plan),
+    }
+
+
+def refused(plan: Plan) -> dict[str, str]:
+    """Give each call that a plan's filter lets through on no condition, with the errno that it answers."""
+    rules = plan.filter.rules
+    actions = {name: meaning(rules, name) for name in image.numbers() if name not in rules.when}
+    return {name: errno.errorcode[action & 0xFFFF] for name, action in actions.items() if action != ALLOW}
+
+
+def plan_of(profile: str, home: str, socket: str) -> Plan:
+    """Resolve a shipped profile for an instance of this process's shape."""
+    return resolve(Library().load(profile), hosts.examine(), Places(home, socket))
+
+
+class _Profile:
+    """The attempts under one profile."""
+
+    def __init__(self, instance: Instance, victims: Victims, name: str, tell: Tell) -> None:
+        self._instance, self._victims, self._tell = instance, victims, tell
+        self._plan = plan_of(name, victims.home, os.path.realpath(f"{victims.home}/run/spl-worker.sock"))
+
+    async def attempt(self, chosen: Sequence[Attempt]) -> None:
+        async with self._instance.neighbour() as neighbour:
+            said = {**self._victims.world, **world(self._plan), **neighbour}
+            turns = asyncio.Semaphore(_AT_ONCE)
+
+            async def together(attempts: Sequence[Attempt]) -> None:
+                async with turns:
+                    before = self._victims.census()
+                    finished = await self._instance.try_all([each.id for each in attempts], said)
+                    after = self._victims.census()
+                    for each in attempts:
+                        self._judge(each, finished, judge.harmed(before, after, each))
+
+            await asyncio.gather(*map(together, parties(chosen)))
+
+    def _judge(self, attempt: Attempt, finished: Finished, harm: str | None) -> None:
+        control, answer = finished.answers.get(attempt.id, ["it was never made", ""])
+        if control == OK:
+            answer = harm or answer or finished.exit
+        if answer in attempt.lacking:
+            self._tell({"lack": lack(attempt, self._plan, attempt.lacking[answer])})
+            return
+        row = judge.row(attempt, self._plan, control, answer)
+        if row is not None:
+            self._tell({"row": row.wire()})
+
+
+def parties(chosen: Sequence[Attempt]) -> list[list[Attempt]]:
+    """Give the attempts that share a process: those of a class, but for each that must be alone."""
+    shared = [each for each in chosen if not each.alone]
+    return [
+        *([each] for each in chosen if each.alone),
+        *(list(group) for _, group in groupby(shared, key=lambda each: each.kind)),
+    ]
+
+
+def lack(attempt: Attempt, plan: Plan, why: str) -> dict[str, str]:
+    """Give what the report says of an attempt for which this host has nothing to attempt."""
+    return {"id": attempt.id, "shape": str(plan.host.shape), "profile": plan.profile, "why": why}
+
+
+async def _whole_run(plain: Instance, profile: str) -> Row:
+    """Give the row of a whole run of the installed worker under a profile: the seed's verify goal, for a member."""
+    await plain.set_profile(profile)
+    finished = await plain.work(VERIFY_GOAL)
+    row, receipt = finished.row, finished.receipt
+    unconfirmed = [each["layer"] for each in receipt["layers"] if not each["confirmed"]]
+    got = f"{row['transport']}, {row['outcome']}, {row['tool_calls_ok']} call, {len(unconfirmed)} layers unconfirmed"
+    expected = "sandboxed, completed, 1 call, 0 layers unconfirmed"
+    return Row(
+        "run.whole", str(receipt["shape"]), profile, "every layer", "run", expected, got, got == expected
+    )
+
+
+def _unusable(name: str, tell: Tell) -> bool:
+    """Tell of a profile that no run can start with: nothing can be tried under it."""
+    profile = Library().load(name)
+    try:
+        floor.require(profile)
+        needs.require(profile)
+    except ConfinementError as error:
+        what = error.layer if isinstance(error, LayerError) else type(error).__name__
+        why = f"no run can start with it: it is below the floor, or lacks what a run needs, in its {what}"
+        tell({"lack": {"id": "*", "shape": str(hosts.shape()), "profile": name, "why": why}})
+        return True
+    return False

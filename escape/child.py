@@ -1,0 +1,54 @@
+"""One shape of the suite, in a process of its own: root's is hosted, any other uid's is same-user.
+
+What it is to do comes as one line of JSON on standard input; what it finds goes out as lines of JSON, as it is found:
+`{"host": …}`, `{"total": N}`, `{"row": …}`, `{"lack": …}`, `{"mutation": …}`, and at the end `{"done": true}`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import signal
+import sys
+from typing import TYPE_CHECKING, Any, Final
+
+from escape import attempting
+from escape.victims import Victims
+from spl.daemon import configure_log
+from spl.hardening import drop_secrets, protect
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    Tell = Callable[[Mapping[str, Any]], None]
+
+
+_BROKEN_OFF: Final = 3
+
+
+def main() -> None:
+    """Do what is asked, once."""
+    # Whoever breaks the suite off must not leave victims behind: some outlive their maker.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(_BROKEN_OFF))
+    # As a daemon does: what its environment was started with, a key among it, is gone before anything is made.
+    drop_secrets()
+    asked = json.loads(sys.stdin.readline())
+    protect()
+    configure_log("json")
+    with Victims() as victims:
+        if asked["do"] == "run":
+            asyncio.run(attempting.attempt(victims, asked["profiles"], asked["only"], _tell))
+        else:
+            from escape import mutating  # noqa: PLC0415 - it takes layers away: loaded for that alone
+
+            asyncio.run(mutating.mutate(victims, asked["only"], _tell))
+    _tell({"done": True})
+
+
+def _tell(said: Mapping[str, Any]) -> None:
+    sys.stdout.write(json.dumps(said) + "\n")
+    sys.stdout.flush()
+
+
+if __name__ == "__main__":
+    main()

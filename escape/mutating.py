@@ -1,0 +1,172 @@
+"""Each layer taken away in turn, in this process's shape: which rows turn red, and whether any of its own do."""
+
+from __future__ import annotations
+
+import json
+import secrets
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from bwrap import host as hosts
+from bwrap.errors import LayerError
+from bwrap.ledger import Ledger
+from escape import attempting, image, judge
+from escape.attempt import OK
+from escape.attempts import ATTEMPTS
+from escape.stub import Stub
+from escape.weakened import REMOVALS, Weakened
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from bwrap.plan import Plan
+    from bwrap.sealed import Sealed
+    from escape.attempt import Attempt
+    from escape.child import Tell
+    from escape.judge import Row
+    from escape.victims import Victims
+    from escape.weakened import Change, Removal
+
+_SECONDS = 30.0
+_LONGEST = 30.0
+
+
+@dataclass(frozen=True, slots=True)
+class Mutation:
+    """What came of taking one layer away: the rows that are red with it gone, and those red while it was still there.
+
+    `own` are the attempts that this layer must answer. It is noticed when one of those is red without it and, where
+    masks were lifted to see it, none was before.
+    """
+
+    layer: str
+    name: str
+    shape: str
+    profile: str
+    lifted: list[str]
+    own: list[str]
+    red: list[str]
+    red_before: list[str]
+    ok: bool
+
+    def wire(self) -> dict[str, Any]:
+        """Give it as it stands in the report."""
+        return {name: getattr(self, name) for name in self.__slots__}
+
+
+async def mutate(victims: Victims, only: Sequence[str], tell: Tell) -> None:
+    """Take each layer away, all or `only` those named, and tell what turned red."""
+    shape = hosts.shape()
+    chosen = [
+        each
+        for each in REMOVALS
+        if shape in each.shapes and (not only or each.layer in only or each.name in only)
+    ]
+    tell({"host": attempting.describe()})
+    tell({"total": len(chosen)})
+    victims.make_home()
+    victims.plant()
+    sealed = image.seal(hosts.examine().python)
+    try:
+        async with Stub.listening(f"{victims.home}/run/spl-worker.sock") as stub:
+            mutator = _Mutator(victims, sealed, stub)
+            # One after the other: what happens to a victim must be some one removal's doing.
+            for removal in chosen:
+                tell({"mutation": (await mutator.take_away(removal)).wire()})
+    finally:
+        sealed.close()
+
+
+class _Mutator:
+    def __init__(self, victims: Victims, sealed: Sealed, stub: Stub) -> None:
+        self._victims, self._sealed, self._stub = victims, sealed, stub
+        self._ledger = Ledger(f"{victims.home}/run/workers")
+        self._plans: dict[str, Plan] = {}
+
+    async def take_away(self, removal: Removal) -> Mutation:
+        plan = self._plan(removal.profile)
+        attempts = [each for each in ATTEMPTS.values() if not each.doors and _concerned(each, removal)]
+        own = [each.id for each in attempts if _is_own(each, plan, removal)]
+        if removal.own_only:
+            attempts = [ATTEMPTS[name] for name in own]
+        before: list[Row] = []
+        if removal.lifted:
+            masked = [ATTEMPTS[name] for name in own]
+            before = [row async for row in self._rows(masked, plan, removal, removal.masks)]
+        after = [row async for row in self._rows(attempts, plan, removal, (*removal.masks, removal.change))]
+        red = [row.id for row in after if not row.ok]
+        red_before = [f"{row.id}: {row.got}" for row in before if not row.ok]
+        return Mutation(
+            removal.layer,
+            removal.name,
+            str(plan.host.shape),
+            removal.profile,
+            list(removal.lifted),
+            own,
+            red,
+            red_before,
+            ok=not red_before and bool(set(own) & set(red)),
+        )
+
+    def _plan(self, profile: str) -> Plan:
+        if profile not in self._plans:
+            self._plans[profile] = attempting.plan_of(profile, self._victims.home, self._stub.path)
+        return self._plans[profile]
+
+    async def _rows(
+        self, attempts: Sequence[Attempt], plan: Plan, removal: Removal, changes: tuple[Change, ...]
+    ) -> Any:
+        for party in attempting.parties(attempts):
+            before = self._victims.census()
+            answers, ended = await self._launch(party, plan, changes)
+            after = self._victims.census()
+            for each in party:
+                control, answer = answers.get(each.id, ["it was never made", ""])
+                if control == OK:
+                    answer = judge.harmed(before, after, each) or answer or ended
+                if answer not in each.lacking:
+                    row = judge.row(each, plan, control, answer, lifted=removal.lifted)
+                    if row is not None:
+                        yield row
+
+    async def _launch(
+        self, party: Sequence[Attempt], plan: Plan, changes: tuple[Change, ...]
+    ) -> tuple[dict[str, list[str]], str]:
+        """Start one weakened worker and have it make some attempts; gives its answers and how it ended."""
+        # The victim stands for a neighbour too: there is no daemon, and no other run.
+        neighbour = {
+            "neighbour_pid": self._victims.world["victim_pid"],
+            "neighbour_credential": "none",
+            "neighbour_thread": "none",
+        }
+        world = {**self._victims.world, **attempting.world(plan), **neighbour}
+        credential = secrets.token_hex(16)
+        self._stub.goals[credential] = json.dumps({"attempts": [each.id for each in party], "world": world})
+        try:
+            confined = await Weakened(plan, self._sealed, self._ledger, changes).within(_SECONDS)
+        except LayerError as error:
+            # A layer without which nothing can be started at all is one whose absence is noticed.
+            return {}, f"not started: {error.layer}, {error.observed}"
+        confined.entrust(json.dumps({"credential": credential}).encode() + b"\n")
+        ended = await confined.stop("it took too long", grace=_LONGEST)
+        said = f"killed by {ended.signal}" if ended.signal else f"ended by itself with {ended.code}"
+        return self._stub.answers.pop(credential, {}), said
+
+
+def _concerned(attempt: Attempt, removal: Removal) -> bool:
+    """Say whether an attempt could see the difference: of one call let through, those that a refusal of it answers."""
+    if removal.calls:
+        answers = ", ".join(attempt.walls[0].answers).split(", ")
+        told = {f" at {call}" for call in removal.calls}
+        return attempt.id == "sweeps.calls" or any(answer.endswith(tuple(told)) for answer in answers)
+    return any(wall.layer == removal.layer for wall in attempt.walls)
+
+
+def _is_own(attempt: Attempt, plan: Plan, removal: Removal) -> bool:
+    wall = judge.wall(attempt, plan, lifted=removal.lifted)
+    return wall is not None and wall.layer == removal.layer
+
+
+def layers_named(mutations: Iterable[dict[str, Any]]) -> set[str]:
+    """Give the layers of which a removal was noticed."""
+    return {each["layer"] for each in mutations if each["ok"]}

@@ -1,0 +1,35 @@
+"""Each layer taken away for real: its own rows turn red, so that they can."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from bwrap import layers
+from escape.suite import SHAPES
+from escape.weakened import REMOVALS, SINGLE
+
+if TYPE_CHECKING:
+    from escape.suite import Found
+    from escape.weakened import Removal
+
+
+@pytest.mark.claim("E2")
+@pytest.mark.timeout(400)
+@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize("removal", REMOVALS, ids=lambda each: f"{each.layer}-{each.name}")
+def test_its_absence_is_noticed(mutated: Found, removal: Removal, shape: str) -> None:
+    key = {"layer": removal.layer, "name": removal.name, "shape": shape}
+    found = [each for each in mutated.mutations if key.items() <= each.items()]
+    assert len(found) == (shape in removal.shapes)
+    for each in found:
+        assert each["own"], "nothing is attempted that this layer must stop"
+        assert not each["red_before"], "its rows are red while it is still there"
+        assert set(each["own"]) & set(each["red"]), "none of its rows turned red"
+        assert each["ok"]
+
+
+def test_every_layer_is_taken_away_and_twenty_calls_are_let_through() -> None:
+    assert {removal.layer for removal in REMOVALS} == {layer.name for layer in layers.every_layer()}
+    assert len(SINGLE) >= 20

@@ -1,0 +1,109 @@
+"""The report in the repository, held against the rows made afresh; and how a difference is told."""
+
+from __future__ import annotations
+
+import copy
+import json
+import os
+import subprocess
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from bwrap.library import Library
+from escape import image, report, suite
+from escape.attempts import ATTEMPTS
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from escape.suite import Found
+
+Json = dict[str, Any]
+
+ROW = {
+    "id": "network.tcp", "shape": "hosted", "profile": "worker", "layer": "syscalls", "class": "network",
+    "expected": "EPERM at socket", "got": "EPERM at socket", "ok": True,
+}  # fmt: skip
+HOST = {"kernel": "6.1", "bubblewrap": "0.8.0 ab", "machine": "x86_64", "landlock_abi": 2}
+
+
+def _report(*rows: Json, kernel: str = "6.1", lacks: tuple[Json, ...] = ()) -> Json:
+    return {
+        "hosts": {"hosted": {**HOST, "kernel": kernel}},
+        "rows": list(rows),
+        "lacks": list(lacks),
+        "mutations": [],
+    }
+
+
+@pytest.mark.claim("E3")
+@pytest.mark.timeout(400)
+def test_the_report_in_the_repository_is_what_is_found(found: Found) -> None:
+    differ = report.differences(report.load(), report.document(found, suite.Found()))
+    assert differ == [], "escape/report.json is stale: run 'make escape' (as root), and look at what changed"
+
+
+@pytest.mark.claim("E3")
+def test_the_report_names_what_it_was_made_on() -> None:
+    said = report.load()
+    assert set(said["hosts"]) == set(suite.SHAPES)
+    for host in said["hosts"].values():
+        assert all(host[name] for name in ("kernel", "bubblewrap", "libseccomp", "interpreter", "image"))
+    library = Library()
+    assert said["profiles"] == {name: library.load(name).digest for name in library.shipped()}
+    assert not [row["id"] for row in said["rows"] if not row["ok"]]
+    assert not [each["name"] for each in said["mutations"] if not each["ok"]]
+    assert {row["id"] for row in said["rows"]} >= set(ATTEMPTS) - {each["id"] for each in said["lacks"]}
+
+
+@pytest.mark.parametrize(("name", "value"), [("layer", "network"), ("class", "files"), ("ok", False)])
+def test_a_layer_a_class_and_a_verdict_must_be_the_same_on_every_host(name: str, value: object) -> None:
+    differ = report.differences(_report(ROW), _report({**ROW, name: value}, kernel="6.18"))
+    assert differ == [f"network.tcp hosted worker: {name} {ROW[name]!r}, now {value!r}"]
+
+
+def test_an_answer_must_be_the_same_where_the_kernel_is() -> None:
+    other = {**ROW, "got": "ENETUNREACH at connect"}
+    assert report.differences(_report(ROW), _report(other, kernel="6.18")) == []
+    (said,) = report.differences(_report(ROW), _report(other))
+    assert "ENETUNREACH" in said
+
+
+def test_a_row_that_is_gone_or_new_is_told_and_one_that_a_host_lacks_is_not() -> None:
+    assert report.differences(_report(ROW), _report()) == ["network.tcp hosted worker: gone"]
+    assert report.differences(_report(), _report(ROW)) == ["network.tcp hosted worker: new"]
+    lack = {"id": "network.tcp", "shape": "hosted", "profile": "worker", "why": "there is no network"}
+    assert report.differences(_report(ROW), _report(lacks=(lack,))) == []
+
+
+def test_what_is_saved_is_what_is_read_one_row_a_line(tmp_path: Path) -> None:
+    said = _report(ROW, {**ROW, "profile": "strict"})
+    report.save(said, tmp_path / "r.json")
+    assert report.load(tmp_path / "r.json") == said
+    lines = (tmp_path / "r.json").read_text().splitlines()
+    assert sum('"id": "network.tcp"' in line for line in lines) == 2
+
+
+def test_a_page_shows_what_is_red_and_escapes_what_was_answered() -> None:
+    said = {**_report({**ROW, "ok": False, "got": "ESCAPED: a|b <c>"}), "profiles": {}}
+    said["mutations"] = [
+        {"layer": "network", "name": "n", "shape": "hosted", "profile": "worker", "lifted": [], "own": [], "red": [],
+         "red_before": [], "ok": False}
+    ]  # fmt: skip
+    page = report.page(copy.deepcopy(said))
+    assert "1 red" in page
+    assert "RED: ESCAPED: a\\|b &lt;c>" in page
+    assert "NOT NOTICED" in page
+
+
+def test_the_image_is_the_same_whenever_it_is_sealed() -> None:
+    assert image.sources() == image.sources()
+    assert set(image.sources()) >= {f"escape.attempts.{each.kind}" for each in ATTEMPTS.values()}
+
+
+def test_the_command_line_shows_a_report() -> None:
+    done = subprocess.run(
+        ["spl", "escape", "report", "-o", "json"], capture_output=True, check=True, env={**os.environ}
+    )
+    assert json.loads(done.stdout) == report.load()
