@@ -21,6 +21,7 @@ from escape.attempt import OK
 from escape.attempts import ATTEMPTS
 from escape.instance import VERIFY_GOAL, Instance
 from escape.judge import Row
+from spl.errors import EscapeUnfinished
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -32,12 +33,14 @@ if TYPE_CHECKING:
     from escape.victims import Victims
 
 _AT_ONCE = 3
+_RECEIPT = ("shape", "profile", "profile_digest", "image_digest")
 
 
 async def attempt(victims: Victims, profiles: Sequence[str], only: Sequence[str], tell: Tell) -> None:
     """Make the attempts, all or `only` those of some classes or ids, under each profile, and tell what is found."""
     chosen = [each for each in ATTEMPTS.values() if not only or each.id in only or each.kind in only]
-    tell({"host": describe()})
+    host = describe()
+    tell({"host": host})
     usable = [name for name in profiles if not _unusable(name, tell)]
     tell({"total": len(usable) * (len(chosen) + (not only))})
     if not only:
@@ -48,7 +51,7 @@ async def attempt(victims: Victims, profiles: Sequence[str], only: Sequence[str]
         victims.plant()
         for name in usable:
             await instance.set_profile(name)
-            await _Profile(instance, victims, name, tell).attempt(chosen)
+            await _Profile(instance, victims, name, host["image"], tell).attempt(chosen)
 
 
 def describe() -> dict[str, Any]:
@@ -107,8 +110,8 @@ def plan_of(profile: str, home: str, socket: str) -> Plan:
 class _Profile:
     """The attempts under one profile."""
 
-    def __init__(self, instance: Instance, victims: Victims, name: str, tell: Tell) -> None:
-        self._instance, self._victims, self._tell = instance, victims, tell
+    def __init__(self, instance: Instance, victims: Victims, name: str, sealed: str, tell: Tell) -> None:
+        self._instance, self._victims, self._sealed, self._tell = instance, victims, sealed, tell
         self._plan = plan_of(name, victims.home, os.path.realpath(f"{victims.home}/run/spl-worker.sock"))
 
     async def attempt(self, chosen: Sequence[Attempt]) -> None:
@@ -121,10 +124,21 @@ class _Profile:
                     before = self._victims.census()
                     finished = await self._instance.try_all([each.id for each in attempts], said)
                     after = self._victims.census()
+                    self._require_as_told(finished)
                     for each in attempts:
                         self._judge(each, finished, judge.harmed(before, after, each))
 
             await asyncio.gather(*map(together, parties(chosen)))
+
+    def _require_as_told(self, finished: Finished) -> None:
+        """Make sure that the run was what the rows will say: raises `EscapeUnfinished`."""
+        plan, receipt = self._plan, finished.receipt
+        told = ("sandboxed", str(plan.host.shape), plan.profile, plan.profile_digest, self._sealed)
+        seen = (finished.row["transport"], *(receipt[name] for name in _RECEIPT))
+        if seen != told:
+            raise EscapeUnfinished(
+                f"a run was not confined as its rows would say: {told} expected, {seen} found"
+            )
 
     def _judge(self, attempt: Attempt, finished: Finished, harm: str | None) -> None:
         control, answer = finished.answers.get(attempt.id, ["it was never made", ""])

@@ -24,6 +24,7 @@ PATH: Final = Path(__file__).resolve().parent / "report.json"
 _KEY: Final = ("id", "shape", "profile")
 _ALWAYS: Final = ("layer", "class", "ok")
 _ON_THE_SAME: Final = ("expected", "got")
+_KERNEL: Final = ("kernel", "bubblewrap", "machine", "landlock_abi")
 
 
 def document(found: Found, mutated: Found) -> Json:
@@ -63,12 +64,16 @@ def differences(kept: Json, fresh: Json) -> list[str]:
     """Say in what a fresh report is otherwise than the one that is kept.
 
     A row's layer, class and verdict must be the same on every host; its expected and its got where kernel and
-    bubblewrap are. A row that one of the two hosts has nothing to attempt for is left aside.
+    bubblewrap are, and the image where interpreter and libseccomp are as well. A row that one of the two hosts has
+    nothing to attempt for is left aside.
     """
-    names = _ALWAYS + (_ON_THE_SAME if _made_alike(kept, fresh) else ())
+    names = _ALWAYS + (_ON_THE_SAME if _alike(kept, fresh, _KERNEL) else ())
     before, after = _by_key(kept["rows"]), _by_key(fresh["rows"])
     aside = _by_key(kept["lacks"]).keys() | _by_key(fresh["lacks"]).keys()
     said = []
+    # What the image is depends on who compiles it, and for which calls.
+    if _alike(kept, fresh, (*_KERNEL, "interpreter", "libseccomp")) and not _alike(kept, fresh, ("image",)):
+        said.append("the attempts are not those that the report was made with")
     for key in sorted((before.keys() | after.keys()) - aside):
         if key not in before or key not in after:
             said.append(f"{' '.join(key)}: {'new' if key in after else 'gone'}")
@@ -89,11 +94,11 @@ def page(said: Json) -> str:
     )
 
 
-def _made_alike(kept: Json, fresh: Json) -> bool:
+def _alike(kept: Json, fresh: Json, names: Iterable[str]) -> bool:
     return all(
         kept["hosts"].get(shape, {}).get(name) == host.get(name)
         for shape, host in fresh["hosts"].items()
-        for name in ("kernel", "bubblewrap", "machine", "landlock_abi")
+        for name in names
     )
 
 
@@ -148,7 +153,7 @@ def _attempts(said: Json) -> Iterator[str]:
     yield ""
     yield (
         "One line an attempt; where shapes or profiles differ, the answers say in which. The layer is the one that "
-        "answers; behind it stand others, see below."
+        "must answer; behind it stand, in this order, those that do when it is gone."
     )
     by_id: dict[str, list[Json]] = {}
     for row in said["rows"]:
@@ -161,8 +166,8 @@ def _attempts(said: Json) -> Iterator[str]:
         yield ""
         yield f"### {kind}"
         yield ""
-        yield "| attempt | what it does | an escape would mean | layer | answer |"
-        yield "|---|---|---|---|---|"
+        yield "| attempt | what it does | an escape would mean | layer | answer | behind it |"
+        yield "|---|---|---|---|---|---|"
         for name, rows in sorted(chosen.items()):
             yield _attempt(name, rows)
     yield ""
@@ -199,7 +204,9 @@ def _allowed() -> Iterator[str]:
     if chosen:
         yield "## Allowed on purpose"
         yield ""
-        yield from (f"- `{each.id}`: {_text(each.sentence)}. {_text(each.allowed)}." for each in chosen)
+        for each in chosen:
+            reason = each.allowed[0].upper() + each.allowed[1:]
+            yield f"- `{each.id}`: {_text(each.sentence)}. {_text(reason)}."
         yield ""
 
 

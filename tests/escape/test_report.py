@@ -70,6 +70,14 @@ def test_an_answer_must_be_the_same_where_the_kernel_is() -> None:
     assert "ENETUNREACH" in said
 
 
+def test_the_attempts_must_be_those_of_the_report_where_they_are_compiled_alike() -> None:
+    kept, fresh = _report(ROW), _report(ROW)
+    kept["hosts"]["hosted"]["image"], fresh["hosts"]["hosted"]["image"] = "ab", "cd"
+    assert report.differences(kept, fresh) == ["the attempts are not those that the report was made with"]
+    fresh["hosts"]["hosted"]["interpreter"] = "3.14"
+    assert report.differences(kept, fresh) == []
+
+
 def test_a_row_that_is_gone_or_new_is_told_and_one_that_a_host_lacks_is_not() -> None:
     assert report.differences(_report(ROW), _report()) == ["network.tcp hosted worker: gone"]
     assert report.differences(_report(), _report(ROW)) == ["network.tcp hosted worker: new"]
