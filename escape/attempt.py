@@ -23,6 +23,9 @@ OK = "ok"
 ESCAPED = "ESCAPED: "
 """How the answer of an attempt begins that was stopped by nothing."""
 
+BROKE = "broke down: "
+"""How the answer of an attempt begins whose own code failed."""
+
 STAY = "stay"
 """Asked for in place of attempts of a process that is to be another's victim: it tells its credential, and waits."""
 

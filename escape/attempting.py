@@ -16,6 +16,7 @@ from bwrap.limits import resource_limits
 from bwrap.mounts import IMAGE
 from bwrap.plan import Places, resolve
 from bwrap.seccomp import ALLOW, meaning
+from bwrap.supervise import started
 from escape import image, judge
 from escape.attempt import OK
 from escape.attempts import ATTEMPTS
@@ -116,14 +117,16 @@ class _Profile:
 
     async def attempt(self, chosen: Sequence[Attempt]) -> None:
         async with self._instance.neighbour() as neighbour:
+            seen = started(neighbour["neighbour_pid"])
             said = {**self._victims.world, **world(self._plan), **neighbour}
             turns = asyncio.Semaphore(_AT_ONCE)
 
             async def together(attempts: Sequence[Attempt]) -> None:
                 async with turns:
-                    before = self._victims.census()
+                    before = {**self._victims.census(), "neighbour": f"alive since {seen}"}
                     finished = await self._instance.try_all([each.id for each in attempts], said)
-                    after = self._victims.census()
+                    still = started(neighbour["neighbour_pid"])
+                    after = {**self._victims.census(), "neighbour": f"alive since {still}"}
                     self._require_as_told(finished)
                     for each in attempts:
                         self._judge(each, finished, judge.harmed(before, after, each))
@@ -148,7 +151,11 @@ class _Profile:
             self._tell({"lack": lack(attempt, self._plan, attempt.lacking[answer])})
             return
         row = judge.row(attempt, self._plan, control, answer)
-        if row is not None:
+        if row is None:
+            self._tell(
+                {"lack": lack(attempt, self._plan, "no layer of this shape and profile claims to stop it")}
+            )
+        else:
             self._tell({"row": row.wire()})
 
 
@@ -186,8 +193,8 @@ def _unusable(name: str, tell: Tell) -> bool:
         floor.require(profile)
         needs.require(profile)
     except ConfinementError as error:
-        what = error.layer if isinstance(error, LayerError) else type(error).__name__
-        why = f"no run can start with it: it is below the floor, or lacks what a run needs, in its {what}"
+        what = f" (its layer {error.layer}, to begin with)" if isinstance(error, LayerError) else ""
+        why = f"it is there to be extended: by itself it has less than a run needs{what}, and none can start with it"
         tell({"lack": {"id": "*", "shape": str(hosts.shape()), "profile": name, "why": why}})
         return True
     return False

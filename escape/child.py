@@ -8,13 +8,17 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import signal
 import sys
+import threading
 from typing import TYPE_CHECKING, Any, Final
 
+from bwrap.errors import ConfinementError
 from escape import attempting
 from escape.victims import Victims
 from spl.daemon import configure_log
+from spl.errors import SplError
 from spl.hardening import drop_secrets, protect
 
 if TYPE_CHECKING:
@@ -33,16 +37,32 @@ def main() -> None:
     # As a daemon does: what its environment was started with, a key among it, is gone before anything is made.
     drop_secrets()
     asked = json.loads(sys.stdin.readline())
+    threading.Thread(target=_end_with_whoever_asked, daemon=True).start()
     protect()
     configure_log("json")
-    with Victims() as victims:
-        if asked["do"] == "run":
-            asyncio.run(attempting.attempt(victims, asked["profiles"], asked["only"], _tell))
-        else:
-            from escape import mutating  # noqa: PLC0415 - it takes layers away: loaded for that alone
-
-            asyncio.run(mutating.mutate(victims, asked["only"], _tell))
+    try:
+        with Victims() as victims:
+            _do(asked, victims)
+    except (SplError, ConfinementError, OSError) as error:
+        sys.exit(str(error))
     _tell({"done": True})
+
+
+def _do(asked: Mapping[str, Any], victims: Victims) -> None:
+    if asked["do"] == "run":
+        asyncio.run(attempting.attempt(victims, asked["profiles"], asked["only"], _tell))
+    else:
+        from escape import mutating  # noqa: PLC0415 - it takes layers away: loaded for that alone
+
+        asyncio.run(mutating.mutate(victims, asked["only"], _tell))
+
+
+def _end_with_whoever_asked() -> None:
+    """End as a signal would have it once standard input has: whoever asked is gone, and cannot say so itself."""
+    while os.read(0, 1):
+        pass
+    # To the main thread by name: only there a handler runs, and only a signal of its own wakes it.
+    signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGTERM)
 
 
 def _tell(said: Mapping[str, Any]) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import ctypes
 import errno
 import os
+import select
 import socket
 
 from escape.numbers import NUMBERS
@@ -20,8 +21,13 @@ if TYPE_CHECKING:
 
     _T = TypeVar("_T")
 
+AT_FDCWD = -100
+"""In place of a folder's descriptor: the working folder."""
+
 _libc = ctypes.CDLL(None, use_errno=True)
 _libc.syscall.restype = ctypes.c_long
+_GETFD = 1
+_WALL = 0x40000000  # also for a child that ends without a signal, see waitpid(2)
 
 
 class World:
@@ -145,6 +151,22 @@ def read(path: str, *, at: str = "open", limit: int = 4096) -> bytes:
         os.close(descriptor)
 
 
+def pause(milliseconds: int) -> None:
+    """Wait, by the call that is allowed for it: a worker cannot sleep."""
+    select.poll().poll(milliseconds)
+
+
+def reap(child: int) -> bool:
+    """Wait for a child of any kind, if that is allowed; says whether there was one to wait for."""
+    try:
+        os.waitpid(child, _WALL)
+    except ChildProcessError:
+        return False
+    except OSError:
+        pass  # refused, as in a process that could do nothing but fork: it stays until its parent ends
+    return True
+
+
 # --- controls: what must work just before, so that an attempt which never ran proves nothing ---
 
 
@@ -176,6 +198,16 @@ def descriptors_work(world: World) -> None:
     descriptor = os.open(world.python, os.O_RDONLY | os.O_CLOEXEC)
     os.fstat(descriptor)
     os.close(descriptor)
+
+
+def streams_work(world: World) -> None:
+    """Find the one command of fcntl that is let through, on a stream that is there and on one that is not."""
+    call("fcntl", 1, _GETFD, 0)
+    try:
+        call("fcntl", -1, _GETFD, 0)
+    except Stopped as end:
+        if end.answer != "EBADF at fcntl":
+            raise
 
 
 def memory_works(world: World) -> None:

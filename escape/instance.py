@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 from escape.attempt import REPORT, STAY
 from spl.client import Client, segment
 from spl.daemon import assemble
+from spl.errors import EscapeUnfinished, RunFinished
 from spl.settings import load
 
 if TYPE_CHECKING:
@@ -28,7 +29,8 @@ VERIFY_GOAL: Final = (
 
 _OUTCOME, _ISOLATION = "core.work.loop_outcome.v1", "core.work.isolation.v1"
 _LOOK_SECONDS: Final = 0.02
-_SETTINGS: Final = {"port": 0, "run_grace_seconds": 0.5, "probe_seconds": 30.0}
+_RUN_SECONDS: Final = 60.0
+_SETTINGS: Final = {"port": 0, "run_grace_seconds": 0.5, "probe_seconds": 30.0, "admission_capacity": 8}
 
 
 @dataclass
@@ -42,7 +44,7 @@ class Finished:
 
 
 class Instance:
-    """One daemon and those it serves; `image` is the digest of what its workers are."""
+    """One daemon and those it serves: its operator, by their socket, and members that are added as they are needed."""
 
     def __init__(self, home: str) -> None:
         self._operator = Client(f"{home}/run/spl.sock")
@@ -83,19 +85,15 @@ class Instance:
         row = await self._start(json.dumps({"attempts": [STAY], "world": {}}))
         thread = row["thread"]
         try:
-            told: list[Json] = []
-            while not told:
-                told = [body for body in await self._bodies(thread) if body["kind"] == REPORT]
-                await asyncio.sleep(_LOOK_SECONDS)
+            told = await self._heard(thread)
             (receipt,) = [body for body in await self._bodies(thread) if body["kind"] == _ISOLATION]
             yield {
                 "neighbour_pid": receipt["pid"],
-                "neighbour_credential": told[0]["credential"],
+                "neighbour_credential": told["credential"],
                 "neighbour_thread": thread,
             }
         finally:
-            path = f"/v1/runs/{segment(thread)}/events"
-            await self._ask(self._operator, "POST", path, {"type": "stop"})
+            await self._stop(thread)
             await self._over(thread)
 
     async def _start(self, goal: str) -> Json:
@@ -107,22 +105,49 @@ class Instance:
 
     async def _finished(self, started: Json) -> Finished:
         thread = started["thread"]
-        row = await self._over(thread)
+        stopped = False
+        try:
+            row = await self._over(thread)
+        except EscapeUnfinished:
+            # What it told until then stands, and what it did not is a red row.
+            stopped = True
+            await self._stop(thread)
+            row = await self._over(thread)
         bodies = await self._bodies(thread)
         finished = Finished(row, next(body for body in bodies if body["kind"] == _ISOLATION))
         for body in bodies:
             if body["kind"] == REPORT:
                 finished.answers |= body.get("answers", {})
         outcome = next(body for body in bodies if body["kind"] == _OUTCOME)
-        finished.exit = _said(outcome["exit"])
+        finished.exit = "stopped, since it did not end" if stopped else _said(outcome["exit"])
         return finished
 
+    async def _heard(self, thread: str) -> Json:
+        """Wait for the first report of a run that is to go on; raises `EscapeUnfinished` when it ends before."""
+        async with _bounded(f"the run {thread} told nothing"):
+            while True:
+                told = [body for body in await self._bodies(thread) if body["kind"] == REPORT]
+                if told:
+                    return told[0]
+                if (await self._row(thread))["state"] != "running":
+                    raise EscapeUnfinished(f"the run {thread}, which was to be a neighbour, has ended")
+                await asyncio.sleep(_LOOK_SECONDS)
+
     async def _over(self, thread: str) -> Json:
-        while True:
-            row = await self._ask(self._operator, "GET", f"/v1/runs/{segment(thread)}")
-            if row["state"] != "running":
-                return row
-            await asyncio.sleep(_LOOK_SECONDS)
+        async with _bounded(f"the run {thread} did not end"):
+            while True:
+                row = await self._row(thread)
+                if row["state"] != "running":
+                    return row
+                await asyncio.sleep(_LOOK_SECONDS)
+
+    async def _stop(self, thread: str) -> None:
+        path = f"/v1/runs/{segment(thread)}/events"
+        with contextlib.suppress(RunFinished):
+            await self._ask(self._operator, "POST", path, {"type": "stop"})
+
+    async def _row(self, thread: str) -> Json:
+        return await self._ask(self._operator, "GET", f"/v1/runs/{segment(thread)}")
 
     async def _bodies(self, thread: str) -> list[Json]:
         query = {"thread": thread, "limit": 1000}
@@ -132,6 +157,15 @@ class Instance:
     async def _ask(self, client: Client, method: str, path: str, body: Json | None = None) -> Json:
         # Beside the event loop: it is the daemon's own that must answer.
         return await asyncio.to_thread(client.request, method, path, body)
+
+
+@contextlib.asynccontextmanager
+async def _bounded(what: str) -> AsyncIterator[None]:
+    try:
+        async with asyncio.timeout(_RUN_SECONDS):
+            yield
+    except TimeoutError:
+        raise EscapeUnfinished(f"{what} within {_RUN_SECONDS:g} s") from None
 
 
 def _said(exit_: Json | None) -> str:

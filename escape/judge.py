@@ -29,11 +29,6 @@ class Row:
     got: str
     ok: bool
 
-    @property
-    def escaped(self) -> bool:
-        """Whether it got out; a row can be red without that, when another layer answered than the one that must."""
-        return self.got.startswith(ESCAPED)
-
     def wire(self) -> dict[str, Any]:
         """Give the row with the names of the report."""
         said = asdict(self)
@@ -74,8 +69,8 @@ def row(
 
 def harmed(before: dict[str, str], after: dict[str, str], attempt: Attempt) -> str | None:
     """Say what happened to the victims of an attempt, as an answer; None if nothing did."""
-    changed = [name for name in attempt.victims if before[name] != after[name]]
+    changed = [name for name in attempt.victims if before.get(name) != after.get(name)]
     if not changed:
         return None
-    said = "; ".join(f"{name}: {before[name]} -> {after[name]}" for name in changed)
+    said = "; ".join(f"{name}: {before.get(name)} -> {after.get(name)}" for name in changed)
     return f"{ESCAPED}a victim was touched, {said}"

@@ -5,19 +5,19 @@ from __future__ import annotations
 import json
 import secrets
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from bwrap import host as hosts
 from bwrap.errors import LayerError
 from bwrap.ledger import Ledger
 from escape import attempting, image, judge
-from escape.attempt import OK
+from escape.attempt import BROKE, OK
 from escape.attempts import ATTEMPTS
 from escape.stub import Stub
 from escape.weakened import REMOVALS, Weakened
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import AsyncIterator, Sequence
 
     from bwrap.plan import Plan
     from bwrap.sealed import Sealed
@@ -33,10 +33,12 @@ _LONGEST = 30.0
 
 @dataclass(frozen=True, slots=True)
 class Mutation:
-    """What came of taking one layer away: the rows that are red with it gone, and those red while it was still there.
+    """What came of taking one layer away.
 
-    `own` are the attempts that this layer must answer. It is noticed when one of those is red without it and, where
-    masks were lifted to see it, none was before.
+    `own` are the attempts that this layer must answer; `red` are those that did not get its answer, with what they
+    got instead: an escape, or what another wall or the kernel said. `red_before` is the same while the layer was still
+    there and the masks lifted that hide it, `unmade` what was not made at all. It is noticed when own rows are red
+    without it, all that the removal names among them, none was before, and each was made.
     """
 
     layer: str
@@ -45,13 +47,21 @@ class Mutation:
     profile: str
     lifted: list[str]
     own: list[str]
-    red: list[str]
-    red_before: list[str]
+    red: dict[str, str]
+    red_before: dict[str, str]
+    unmade: list[str]
     ok: bool
 
     def wire(self) -> dict[str, Any]:
         """Give it as it stands in the report."""
         return {name: getattr(self, name) for name in self.__slots__}
+
+
+class _Came(NamedTuple):
+    """What an attempt came to, and whether it was made: one that never ran is red, and shows nothing."""
+
+    row: Row
+    made: bool
 
 
 async def mutate(victims: Victims, only: Sequence[str], tell: Tell) -> None:
@@ -89,13 +99,15 @@ class _Mutator:
         own = [each.id for each in attempts if _is_own(each, plan, removal)]
         if removal.own_only:
             attempts = [ATTEMPTS[name] for name in own]
-        before: list[Row] = []
+        before: list[_Came] = []
         if removal.lifted:
             masked = [ATTEMPTS[name] for name in own]
-            before = [row async for row in self._rows(masked, plan, removal, removal.masks)]
-        after = [row async for row in self._rows(attempts, plan, removal, (*removal.masks, removal.change))]
-        red = [row.id for row in after if not row.ok]
-        red_before = [f"{row.id}: {row.got}" for row in before if not row.ok]
+            before = [came async for came in self._rows(masked, plan, removal, removal.masks)]
+        after = [came async for came in self._rows(attempts, plan, removal, (*removal.masks, removal.change))]
+        red = {came.row.id: came.row.got for came in after if came.made and not came.row.ok}
+        red_before = {came.row.id: came.row.got for came in before if not came.row.ok}
+        unmade = [came.row.id for came in after if not came.made]
+        noticed = set(own) & red.keys()
         return Mutation(
             removal.layer,
             removal.name,
@@ -105,7 +117,8 @@ class _Mutator:
             own,
             red,
             red_before,
-            ok=not red_before and bool(set(own) & set(red)),
+            unmade,
+            ok=bool(noticed) and noticed >= set(removal.rows) and not red_before and not unmade,
         )
 
     def _plan(self, profile: str) -> Plan:
@@ -115,19 +128,19 @@ class _Mutator:
 
     async def _rows(
         self, attempts: Sequence[Attempt], plan: Plan, removal: Removal, changes: tuple[Change, ...]
-    ) -> Any:
+    ) -> AsyncIterator[_Came]:
         for party in attempting.parties(attempts):
             before = self._victims.census()
             answers, ended = await self._launch(party, plan, changes)
             after = self._victims.census()
             for each in party:
-                control, answer = answers.get(each.id, ["it was never made", ""])
+                control, answer = answers.get(each.id, [f"it was never made: {ended}", ""])
                 if control == OK:
                     answer = judge.harmed(before, after, each) or answer or ended
                 if answer not in each.lacking:
                     row = judge.row(each, plan, control, answer, lifted=removal.lifted)
                     if row is not None:
-                        yield row
+                        yield _Came(row, made=control == OK and not answer.startswith(BROKE))
 
     async def _launch(
         self, party: Sequence[Attempt], plan: Plan, changes: tuple[Change, ...]
@@ -165,8 +178,3 @@ def _concerned(attempt: Attempt, removal: Removal) -> bool:
 def _is_own(attempt: Attempt, plan: Plan, removal: Removal) -> bool:
     wall = judge.wall(attempt, plan, lifted=removal.lifted)
     return wall is not None and wall.layer == removal.layer
-
-
-def layers_named(mutations: Iterable[dict[str, Any]]) -> set[str]:
-    """Give the layers of which a removal was noticed."""
-    return {each["layer"] for each in mutations if each["ok"]}

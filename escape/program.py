@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import select
 
-from escape.attempt import ESCAPED, OK, REPORT, STAY
+from escape.attempt import BROKE, ESCAPED, OK, REPORT, STAY
 from escape.attempts import ATTEMPTS
 from escape.inside import Stopped, World
 from spl.worker import program
@@ -84,7 +84,7 @@ def _made(attempt: Attempt, world: World) -> str:
 
 
 def _broke(error: Exception) -> str:
-    return f"broke down: {type(error).__name__}: {error}"[:_LONGEST]
+    return f"{BROKE}{type(error).__name__}: {error}"[:_LONGEST]
 
 
 def _tell(doors: Doors, body: dict[str, object]) -> None:

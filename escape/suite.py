@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
+import signal
 import subprocess
 import tempfile
 import threading
@@ -11,6 +13,7 @@ from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
 from typing import IO, TYPE_CHECKING, Any, Final
 
+from bwrap.uids import has_name
 from escape import installation
 from spl.errors import EscapeUnfinished
 
@@ -22,8 +25,8 @@ if TYPE_CHECKING:
 
 SHAPES: Final = ("same-user", "hosted")
 
-# An ordinary uid, free of systemd's ranges; whoever has it on this host has nothing of a run's.
-_ORDINARY: Final = 60599
+# Below the uids of hosted workers, and free of systemd's ranges.
+_ORDINARY: Final = range(60599, 60500, -1)
 _SAID: Final = 4000
 _SECONDS: Final = 10
 
@@ -77,6 +80,16 @@ def mutate(shapes: Sequence[str], only: Sequence[str], heard: Heard = lambda *_:
     return _all(shapes, {"do": "mutate", "only": list(only)}, heard)
 
 
+def _ordinary() -> int:
+    """Give an ordinary uid that is nobody's on this host; raises `EscapeUnfinished`."""
+    for uid in _ORDINARY:
+        if not has_name(uid):
+            return uid
+    raise EscapeUnfinished(
+        "each uid from 60501 to 60599 is somebody's, and the same-user shape needs one that is not"
+    )
+
+
 def _all(shapes: Sequence[str], asked: Json, heard: Heard) -> Found:
     found, lock = Found(), threading.Lock()
 
@@ -108,30 +121,34 @@ class _Child:
     def __init__(self, stack: ExitStack, shape: str, asked: Json) -> None:
         self._shape = shape
         self._done = False
-        other = _ORDINARY if shape == "same-user" and os.geteuid() == 0 else None
-        installed = installation.here()
-        if other is not None:
-            folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="spl-", dir="/tmp"))
-            installed = installation.copy(folder)
+        other = _ordinary() if shape == "same-user" and os.geteuid() == 0 else None
         self._log: IO[bytes] = stack.enter_context(tempfile.TemporaryFile())  # noqa: SIM115
-        self._process = subprocess.Popen(
-            [*installed.command, "-m", "escape.child"],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=self._log,
-            env={**installed.env, **PLANTED},
-            cwd="/",
-            user=other,
-            group=other,
-            extra_groups=None if other is None else [],
-            # It becomes the leader of a session with a terminal of its own.
-            start_new_session=True,
-        )
+        try:
+            installed = installation.here()
+            if other is not None:
+                folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="spl-", dir="/tmp"))
+                installed = installation.copy(folder)
+            self._process = subprocess.Popen(
+                [*installed.command, "-m", "escape.child"],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=self._log,
+                env={**installed.env, **PLANTED},
+                cwd="/",
+                user=other,
+                group=other,
+                extra_groups=None if other is None else [],
+                # It becomes the leader of a session with a terminal of its own.
+                start_new_session=True,
+            )
+        except OSError as error:
+            raise EscapeUnfinished(f"the shape {shape} cannot be tried{_as(other)}: {_why(error)}") from None
         stack.callback(self._end)
         if self._process.stdin is not None:
-            # One that has ended by then is told of by `require_done`.
-            with suppress(BrokenPipeError), self._process.stdin as asking:
-                asking.write(json.dumps(asked).encode() + b"\n")
+            # Left open: its end tells the child that nobody hears it any more. One that has ended is told of later.
+            with suppress(BrokenPipeError):
+                self._process.stdin.write(json.dumps(asked).encode() + b"\n")
+                self._process.stdin.flush()
 
     def follow(self, hear: Heard) -> None:
         """Hear what it says to its end."""
@@ -145,15 +162,23 @@ class _Child:
 
     def require_done(self) -> None:
         """Raise `EscapeUnfinished` unless it came to its end."""
-        if not self._done or self._process.returncode != 0:
+        code = self._process.returncode
+        if not self._done or code != 0:
             self._log.seek(0)
-            last = self._log.read()[-_SAID:].decode("utf-8", "replace").strip().splitlines()
+            lines = self._log.read()[-_SAID:].decode("utf-8", "replace").strip().splitlines()
+            # The daemon's log is JSON; what the child says of itself is not.
+            last = next(
+                (line for line in reversed(lines) if line and not line.startswith("{")), "it said nothing"
+            )
+            how = f"killed by {signal.Signals(-code).name}" if code < 0 else f"exit {code}"
             raise EscapeUnfinished(
-                f"the suite did not come to its end in the shape {self._shape}, "
-                f"exit {self._process.returncode}: {last[-1] if last else 'it said nothing'}"
+                f"the suite did not come to its end in the shape {self._shape}, {how}: {last}"
             )
 
     def _end(self) -> None:
+        if self._process.stdin is not None:
+            with suppress(BrokenPipeError):
+                self._process.stdin.close()
         self._process.terminate()
         try:
             self._process.wait(_SECONDS)
@@ -162,3 +187,18 @@ class _Child:
             self._process.wait()
         if self._process.stdout is not None:
             self._process.stdout.close()
+
+
+def _as(uid: int | None) -> str:
+    return (
+        ""
+        if uid is None
+        else f" as uid {uid}, which only a root can become that may ('--shape hosted' does without)"
+    )
+
+
+def _why(error: OSError) -> str:
+    """Say why in few words: what goes wrong with a whole folder is told of each file in it."""
+    if isinstance(error, shutil.Error):
+        return f"what is installed cannot be copied into /tmp: {error.args[0][0][2]}"
+    return f"{error.strerror or error}: {error.filename}" if error.filename else str(error)

@@ -11,6 +11,7 @@ import secrets
 import shutil
 import signal
 import socket
+import stat
 import subprocess
 import tempfile
 from contextlib import ExitStack, suppress
@@ -29,7 +30,7 @@ _ALL: Final = 0o666
 _IPC_CREAT, _IPC_RMID, _IPC_STAT, _IPC_PRIVATE = 0o1000, 0, 2, 0
 _GETVAL: Final = 12
 _SHOWN: Final = "a page of shared memory"
-_JOIN_SESSION, _SETPERM, _UNLINK = 1, 5, 9
+_JOIN_SESSION, _SETPERM, _DESCRIBE, _UNLINK, _READ = 1, 5, 6, 9, 11
 _EVERY_RIGHT: Final = 0x3F3F3F3F
 _SESSION_KEYRING: Final = -3
 _SETUID_PROGRAMS: Final = ("/usr/bin/su", "/usr/bin/mount", "/usr/bin/passwd")
@@ -111,6 +112,7 @@ class Victims:
             "listeners": self._seen_listeners(),
             "files": self._seen_files(),
             "ipc": self._seen_ipc(),
+            "key": self._seen_key(),
             "terminal": self._seen_terminal(),
             "host": self._seen_host(),
         }
@@ -186,6 +188,7 @@ class Victims:
         queue = _made("a queue by name", _call("mq_open", self._mqueue, os.O_RDWR | os.O_CREAT, _ALL, None))
         self._stack.callback(_call, "mq_unlink", self._mqueue)
         self._stack.callback(os.close, queue)
+        self._queue = queue
         self.world |= {"shm_id": self._shm, "sem_id": self._sem, "msg_id": self._msg, "mqueue": self._mqueue}
 
     def _key(self) -> None:
@@ -253,9 +256,9 @@ class Victims:
         for path in sorted(paths):
             with suppress(FileNotFoundError):
                 there = os.lstat(path)
-                seen.update(
-                    f"{path} {there.st_mode} {there.st_uid} {there.st_nlink} {there.st_mtime_ns}\n".encode()
-                )
+                marks = (there.st_mode, there.st_uid, there.st_nlink, there.st_mtime_ns)
+                said = Path(path).read_bytes() if stat.S_ISREG(there.st_mode) else b""
+                seen.update(f"{path} {marks}\n".encode() + said)
         return f"{len(paths)} files, " + seen.hexdigest()[:12]
 
     def _seen_ipc(self) -> str:
@@ -264,9 +267,21 @@ class Victims:
         return f"{shown}, semaphore {semaphore}, queue {queue}"
 
     def _queued(self) -> str:
-        said = ctypes.create_string_buffer(256)
+        said, named = ctypes.create_string_buffer(256), ctypes.create_string_buffer(64)
         _libc.msgctl(self._msg, _IPC_STAT, said)
-        return hashlib.sha256(said.raw).hexdigest()[:12]
+        _call("mq_getsetattr", self._queue, None, named)
+        return hashlib.sha256(said.raw + named.raw).hexdigest()[:12]
+
+    def _seen_key(self) -> str:
+        said = ctypes.create_string_buffer(256)
+        for operation in (_DESCRIBE, _READ):
+            if self.world["key_id"] and _call("keyctl", operation, self.world["key_id"], said, 256) < 0:
+                return "gone"
+        return (
+            f"there, {hashlib.sha256(said.raw).hexdigest()[:12]}"
+            if self.world["key_id"]
+            else "none to be had"
+        )
 
     def _seen_terminal(self) -> str:
         with suppress(BlockingIOError, OSError):
@@ -281,15 +296,21 @@ class Victims:
 
 def _call(name: str, *arguments: object) -> int:
     """Make a system call that libc has no function for; gives its value, or its errno as a negative number."""
-    words = [
-        ctypes.c_long(each)
-        if isinstance(each, int)
-        else ctypes.c_char_p(each.encode() if isinstance(each, str) else each)  # type: ignore[arg-type]
-        for each in arguments
-    ]
     _libc.syscall.restype = ctypes.c_long
-    value = int(_libc.syscall(ctypes.c_long(number(name, architecture())), *words))
+    value = int(_libc.syscall(ctypes.c_long(number(name, architecture())), *map(_word, arguments)))
     return value if value >= 0 else -ctypes.get_errno()
+
+
+def _word(argument: object) -> object:
+    match argument:
+        case int():
+            return ctypes.c_long(argument)
+        case str():
+            return ctypes.c_char_p(argument.encode())
+        case bytes():
+            return ctypes.c_char_p(argument)
+        case _:
+            return argument  # None, or a buffer
 
 
 def _made(what: str, value: int) -> int:

@@ -7,7 +7,7 @@ for a worker socket and a credential that opens nothing.
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -76,13 +76,14 @@ class Weakened(Launch):
         return words
 
     def descriptors(self, theirs: ExitStack) -> dict[str, int]:
-        """Give one more, if one is to be left open: the reading end of a pipe."""
-        given_ = super().descriptors(theirs)
+        """Give one more, if one is to be left open: of the folder in which the home lies."""
+        all_of_them = super().descriptors(theirs)
         if any(change.leaked for change in self._changes):
-            reading, writing = os.pipe()
-            given_["{leaked}"] = given(theirs, reading)
-            given(theirs, writing)
-        return given_
+            beside = os.path.dirname(self._plan.places.home)
+            all_of_them["{leaked}"] = given(
+                theirs, os.open(f"{beside}/shared", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+            )
+        return all_of_them
 
     def identity(self) -> tuple[int, int]:
         """Give root's, if no uid of its own is to be had."""
@@ -113,7 +114,8 @@ class Removal:
     """A layer taken away: what is changed, in which shapes, and what masks it must be lifted to be seen at all.
 
     `lifted` are layers that answer before this one does: with those away and this one there, its rows must be green,
-    and red once it is gone too. `own_only`: nothing but the layer's own attempts is safe to make.
+    and red once it is gone too. `own_only`: nothing but the layer's own attempts is safe to make. `calls` are those
+    that a filter lets through, so that only what they answer is tried; `rows` are own rows that must each be red.
     """
 
     layer: str
@@ -124,7 +126,8 @@ class Removal:
     shapes: tuple[Shape, ...] = (Shape.SAME_USER, Shape.HOSTED)
     profile: str = "worker"
     own_only: bool = False
-    calls: tuple[str, ...] = field(default=())
+    calls: tuple[str, ...] = ()
+    rows: tuple[str, ...] = ()
 
 
 # --- what is left out of the options, and put in ---
@@ -189,10 +192,16 @@ def allowing_all(plan: Plan) -> Plan:
 
 
 def _allowing(call: str) -> Callable[[Plan], Plan]:
+    """Let one call through whatever its arguments are, which is refused otherwise, or allowed on a condition."""
+
     def change(plan: Plan) -> Plan:
         rules = plan.filter.rules
-        refuse = {name: code for name, code in rules.refuse.items() if name != call}
-        loose = replace(rules, allow=rules.allow | {call}, refuse=refuse)
+        loose = replace(
+            rules,
+            allow=rules.allow | {call},
+            refuse={name: code for name, code in rules.refuse.items() if name != call},
+            when={name: condition for name, condition in rules.when.items() if name != call},
+        )
         return replace(plan, filter=replace(plan.filter, program=seccomp.compile_filter(loose).program))
 
     return change
@@ -237,17 +246,18 @@ def stand_in(plan: Plan) -> Plan:
 
 _NO_FILTER = Change(plan=allowing_all)
 _NO_LANDLOCK = Change(unrestricted=True)
-_HOSTS_PROC = Change(options=_with(lambda _: ["--ro-bind", "/proc", "/proc"]))
+_HOSTS_PROC = Change(options=_with(lambda _: ["--bind", "/proc", "/proc"]))
 _TERMINAL = Change(options=_with(lambda _: ["--dev-bind", "/dev/tty", "/dev/tty"]))
 _UNFILTERED = ("syscalls",), (_NO_FILTER,)
 _WITH_PROC = ("mounts",), (_HOSTS_PROC,)
 
 SINGLE: Final = (
-    "add_key", "clone", "fork", "io_uring_setup", "keyctl", "kill", "memfd_create", "mount", "name_to_handle_at",
-    "perf_event_open", "personality", "pidfd_open", "process_vm_readv", "ptrace", "semget", "setns", "setsockopt",
-    "shmget", "umount2", "unshare", "userfaultfd", "wait4",
+    "add_key", "clock_gettime", "clone", "fcntl", "fork", "futex", "io_uring_setup", "ioctl", "keyctl", "kill",
+    "memfd_create", "mount", "name_to_handle_at", "perf_event_open", "personality", "pidfd_open", "prctl", "prlimit64",
+    "process_vm_readv", "ptrace", "recvfrom", "semget", "sendto", "set_robust_list", "setns", "setsockopt", "shmget",
+    "socket", "umount2", "unshare", "userfaultfd", "wait4",
 )  # fmt: skip
-"""Calls of which each is allowed once, alone, to see that one row at least is red for it."""
+"""Calls of which each is let through once, alone, to see that one row at least is red for it."""
 
 REMOVALS: Final = (
     Removal("syscalls", "a filter that lets every call through", _NO_FILTER),
@@ -276,6 +286,8 @@ REMOVALS: Final = (
     ),
     Removal("home", "the real home, read-only", Change(options=_real_home)),
     Removal("mounts", "the host's files beside the home", Change(options=_with(_hosts_files))),
+    Removal("mounts", "the host's /proc", _HOSTS_PROC),
+    Removal("mounts", "the host's /dev", Change(options=_with(lambda _: ["--dev-bind", "/dev", "/dev"]))),
     Removal("mounts", "a root that can be written", Change(options=_without("--remount-ro", "/"))),
     Removal("ipc", "the daemon's IPC", Change(options=_without("--unshare-ipc")), *_UNFILTERED),
     Removal("uts", "the daemon's host name", Change(options=_without("--unshare-uts")), *_WITH_PROC),
@@ -302,15 +314,21 @@ REMOVALS: Final = (
         own_only=True,
     ),
     *(
-        Removal("limits", f"no {name}", Change(unlimited=name))
-        for name in ("RLIMIT_AS", "RLIMIT_CPU", "RLIMIT_FSIZE", "RLIMIT_NOFILE", "RLIMIT_NPROC")
+        Removal("limits", f"no {name}", Change(unlimited=name), rows=rows)
+        for name, rows in (
+            ("RLIMIT_AS", ("limits.address_space", "limits.raise_address_space")),
+            ("RLIMIT_CPU", ("limits.raise_cpu_time",)),
+            ("RLIMIT_FSIZE", ("limits.raise_file_size",)),
+            ("RLIMIT_NOFILE", ("limits.open_files", "limits.raise_open_files")),
+            ("RLIMIT_NPROC", ("limits.raise_processes",)),
+        )
     ),
     Removal(
         "environment",
         "bubblewrap's environment",
         Change(command=lambda words: tuple(word for word in words if word != "-i")),
     ),
-    Removal("descriptors", "one descriptor more", Change(leaked=True)),
+    Removal("descriptors", "one descriptor more, of a folder of the host's", Change(leaked=True)),
     Removal(
         "session",
         "the daemon's session",

@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from escape import report
+from escape.page import page as escape_page
 from tests import claims, commands_page, confinement_pages, errors_page, settings_page
 
 if TYPE_CHECKING:
@@ -17,7 +18,7 @@ PAGES: Mapping[str, Callable[[], str]] = {
     "docs/claims.md": claims.page,
     "docs/commands.md": commands_page.page,
     "docs/errors.md": errors_page.page,
-    "docs/escape.md": lambda: report.page(report.load()),
+    "docs/escape.md": lambda: escape_page(report.load()),
     "docs/layers.md": confinement_pages.layers_page,
     "docs/profiles.md": confinement_pages.profiles_page,
     "docs/settings.md": settings_page.page,

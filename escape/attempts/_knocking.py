@@ -38,7 +38,7 @@ FORGED = "the log says what no kernel wrote"
 UNJUDGED = "a tool does what no model asked for and no guard allowed"
 KEPT_BUSY = "one run keeps the daemon from everyone else"
 
-_PATIENCE = 5.0
+_PATIENCE = 20.0
 
 
 class Connection:
@@ -52,6 +52,10 @@ class Connection:
         return self
 
     def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Let it go."""
         self._socket.close()
 
     def send(self, request: bytes) -> None:
@@ -183,7 +187,7 @@ def the_door_answers(world: World) -> None:
         raise Stopped(f"its own door answers {status}")
 
 
-def attempt(
+def knock(
     id: str,  # noqa: A002 - as in `Attempt`
     sentence: str,
     chain: Callable[[World], str],

@@ -16,7 +16,6 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-AT_FDCWD = -100
 # UTIME_NOW for when it was read, UTIME_OMIT for when it was written.
 NOW = (ctypes.c_long * 4)(0, (1 << 30) - 1, 0, (1 << 30) - 2)
 

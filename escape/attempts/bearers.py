@@ -18,10 +18,10 @@ from escape.attempts._knocking import (
     RUN,
     all_refused,
     ask,
-    attempt,
     codes,
     credential,
     kept,
+    knock,
     message,
     pour,
 )
@@ -105,7 +105,8 @@ def _nonce(world: World) -> str:
     if not said:
         return stopped("no argument to try")
     # argv holds the launch's nonce; a credential that could be read there would be one for everyone (see proc(5)).
-    asked = [message(world, line, bearer=f"Bearer {each}") for each in dict.fromkeys(said) for line in DOORS]
+    words = dict.fromkeys(way(each) for each in said for way in (str, str.upper, lambda word: word[::-1]))
+    asked = [message(world, line, bearer=f"Bearer {each}") for each in words for line in DOORS]
     return all_refused(world, asked, "the launch's nonce opens a door")
 
 
@@ -179,10 +180,10 @@ _ROWS = (
 )
 
 ATTEMPTS: tuple[Attempt, ...] = (
-    *(attempt(f"bearers.{name}", sentence, chain, NOBODY, escape=ANYONES) for name, sentence, chain in _ROWS),
-    attempt("bearers.two", "gives another bearer behind its own", _two_bearers, NOBODY, escape=ANOTHERS),
+    *(knock(f"bearers.{name}", sentence, chain, NOBODY, escape=ANYONES) for name, sentence, chain in _ROWS),
+    knock("bearers.two", "gives another bearer behind its own", _two_bearers, NOBODY, escape=ANOTHERS),
     *(
-        attempt(
+        knock(
             f"bearers.neighbour.{line.rpartition('/')[2]}",
             "knocks with another run's live credential",
             _neighbours(line),
@@ -191,21 +192,21 @@ ATTEMPTS: tuple[Attempt, ...] = (
         )
         for line in DOORS
     ),
-    attempt(
+    knock(
         "bearers.neighbour.beside",
         "gives another run's live credential in front of its own",
         _neighbour_beside_own,
         NOBODY,
         escape=ANOTHERS,
     ),
-    attempt(
+    knock(
         "bearers.neighbour.kept",
         "uses another run's live credential on a connection that its own has opened",
         _neighbour_on_own_connection,
         f"{INVALID} {NOBODY}",
         escape=ANOTHERS,
     ),
-    attempt(
+    knock(
         "bearers.second",
         "uses its credential on a second connection",
         _second_connection,

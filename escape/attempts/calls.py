@@ -14,8 +14,8 @@ from escape.attempts._knocking import (
     all_refused,
     answers_in,
     ask,
-    attempt,
     codes,
+    knock,
     message,
 )
 from escape.inside import Stopped, stopped
@@ -161,7 +161,7 @@ def _raced(world: World, call_id: str) -> str:
         told = [codes(answers_in(each.exchange(b""))) for each in connections]
     finally:
         for each in connections:
-            each.__exit__()
+            each.close()
     if told.count("200") > 1:
         return f"one call ran {told.count('200')} times"
     return stopped(", ".join(sorted(set(told))))
@@ -223,14 +223,14 @@ _WITH_A_CALL = (
 
 ATTEMPTS: tuple[Attempt, ...] = (
     *(
-        attempt(f"calls.{name}", sentence, chain, answer, escape=escape)
+        knock(f"calls.{name}", sentence, chain, answer, escape=escape)
         for name, sentence, chain, answer, escape in _ROWS
     ),
     *(
-        attempt(f"calls.{name}", sentence, _with_a_call(name, chain), answer, escape=escape)
+        knock(f"calls.{name}", sentence, _with_a_call(name, chain), answer, escape=escape)
         for name, sentence, chain, answer, escape in _WITH_A_CALL
     ),
-    attempt(
+    knock(
         "calls.like_options",
         "names calls, tools and arguments like a launcher's options, and has a note written that reads like them",
         _with_a_call("--bind / / --", _like_options),
@@ -238,7 +238,7 @@ ATTEMPTS: tuple[Attempt, ...] = (
         escape=UNJUDGED,
         cve="CVE-2024-32462",
     ),
-    attempt(
+    knock(
         "calls.after_the_end",
         "goes on with a call unanswered, and then has it run",
         _after_the_end,

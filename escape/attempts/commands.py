@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import errno
 import os
 import socket
 import struct
 
 from escape.attempt import Attempt, Wall
 from escape.inside import (
-    Stopped,
     World,
     call,
     do,
@@ -17,6 +15,7 @@ from escape.inside import (
     every,
     files_work,
     sockets_work,
+    streams_work,
 )
 
 TYPE_CHECKING = False
@@ -106,16 +105,6 @@ def _lock(world: World) -> str:
         os.close(at)
 
 
-def _streams_work(world: World) -> None:
-    """Find the one command let through, on a stream that is there and on one that is not."""
-    call("fcntl", 1, _GETFD, 0)
-    try:
-        call("fcntl", -1, _GETFD, 0)
-    except Stopped as end:
-        if end.answer != f"{errno.errorcode[errno.EBADF]} at fcntl":
-            raise
-
-
 _BY_FILTER = Wall("syscalls", "EPERM at fcntl")
 
 ATTEMPTS = (
@@ -123,7 +112,7 @@ ATTEMPTS = (
         "commands.every",
         "gives every command of fcntl but the one that asks whether a descriptor is open",
         _commands,
-        control=_streams_work,
+        control=streams_work,
         walls=[_BY_FILTER],
         escape="commands that aim signals, hold up files and take quotas are within reach",
     ),
@@ -131,7 +120,7 @@ ATTEMPTS = (
         "commands.high_bits",
         "gives commands with bits set that the kernel drops",
         _commands_high,
-        control=_streams_work,
+        control=streams_work,
         walls=[_BY_FILTER],
         escape="the filter compares another number than the kernel uses",
         cve="CVE-2019-7303",

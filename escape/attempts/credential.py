@@ -10,6 +10,7 @@ import sys
 
 from escape.attempt import Attempt, Wall
 from escape.inside import (
+    AT_FDCWD,
     Stopped,
     World,
     call,
@@ -19,7 +20,6 @@ from escape.inside import (
     memory_works,
     read,
     stopped,
-    the_door_opens,
 )
 
 TYPE_CHECKING = False
@@ -28,7 +28,6 @@ if TYPE_CHECKING:
 
 _PAGE, _LONGEST, _WIDEST = 4096, 64, 1 << 23
 _VARIABLES = 1 << 16  # bytes of environment that are looked through at most
-_AT_FDCWD = -100
 _AT_UID, _AT_EUID, _AT_GID, _AT_EGID, _AT_SECURE, _AT_EXECFN = 11, 12, 13, 14, 23, 31  # getauxval(3)
 _EXPECTED = {"PATH"}
 # What Python itself puts there when the locale is C (PEP 538), after the process began.
@@ -160,7 +159,7 @@ def _is_there(page: int) -> bool:
     if page <= 0:
         return False
     try:
-        call("faccessat", _AT_FDCWD, page, 0)
+        call("faccessat", AT_FDCWD, page, 0)
     except Stopped as end:
         return not end.answer.startswith("EFAULT")
     return True
@@ -202,26 +201,6 @@ def _environment_of_others(world: World) -> str:
 
 def _arguments_of_others(world: World) -> str:
     return _of_others("cmdline", world)
-
-
-def _nonce(world: World) -> str:
-    """Use the launch's nonce, and what else it was started with, as a credential."""
-    image, nonce = sys.orig_argv[-3:-1]
-
-    def route(word: str) -> Callable[[], str]:
-        def ask() -> str:
-            doors = type(world.doors)(world.socket, word)
-            try:
-                doors.perform("run", {})
-            except Exception as error:  # noqa: BLE001 - the doors' own, which this file cannot import
-                stopped(f"{getattr(error, 'code', type(error).__name__)} at run")
-            finally:
-                doors.close()
-            return "a door opened to it"
-
-        return ask
-
-    return every(*map(route, (nonce, image, nonce.upper(), nonce[::-1])))
 
 
 def _again(world: World) -> str:
@@ -274,6 +253,8 @@ ATTEMPTS = (
             Wall(
                 "credential",
                 "ENOENT at open, EACCES at open",
+                "EACCES at open, ENOENT at open",
+                "nothing to read, ENOENT at open, EACCES at open",
                 "ENOENT at open, nothing to read, EACCES at open",
                 "nothing to read, EACCES at open",
                 "EACCES at open",
@@ -312,7 +293,6 @@ ATTEMPTS = (
         control=files_work,
         walls=[
             Wall("mounts", "ENOENT at open"),
-            Wall("landlock", *_DENIED),
             # Not even its own user's: the rights over them are their namespace's (ptrace(2)).
             Wall("user_namespace", *_DENIED),
         ],
@@ -341,14 +321,5 @@ ATTEMPTS = (
         control=_search_works,
         walls=[Wall("environment", "nothing of the daemon's")],
         escape=_ANOTHERS,
-    ),
-    Attempt(
-        "credential.nonce",
-        "says the launch's nonce, and the rest of what it was started with, at the door",
-        _nonce,
-        control=the_door_opens,
-        walls=[Wall("doors", "UNAUTHENTICATED at run")],
-        escape="a process that was refused its credential has one",
-        doors=True,
     ),
 )

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import ctypes
-import errno
 import os
 import resource
 import select
-import socket
 
 from escape.attempt import Attempt, Wall
 from escape.inside import (
@@ -20,7 +18,7 @@ from escape.inside import (
     every,
     files_work,
     stopped,
-    the_door_opens,
+    streams_work,
 )
 
 TYPE_CHECKING = False
@@ -28,7 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
 _MOST = 4096
-_GETFD, _SO_PEERPIDFD = 1, 77
+_GETFD = 1
 _NO_FLAGS, _AT_EMPTY_PATH = 0xFFFF, 0x1000
 _LAST = 15  # the highest under the tightest limit, which nothing uses
 
@@ -132,19 +130,6 @@ def _doubled(world: World) -> str:
     )
 
 
-def _peers(world: World) -> str:
-    # Taken from no process: the other end of a socket is asked for a handle on who holds it.
-    with do("socket", socket.socket, socket.AF_UNIX) as connection:
-        do("connect", connection.connect, world.socket)
-        handle, size = (ctypes.c_int * 1)(-1), (ctypes.c_uint * 1)(4)
-        call("getsockopt", connection.fileno(), socket.SOL_SOCKET, _SO_PEERPIDFD, handle, size)
-        try:
-            os.close(call("pidfd_getfd", handle[0], 0, 0))
-        finally:
-            os.close(handle[0])
-    return "a descriptor of the daemon's"
-
-
 def _moved(world: World) -> str:
     # Each is told of flags or a descriptor that there is not: what the kernel says to that is nothing the filter says.
     at = do("open", os.open, world.python, os.O_RDONLY | os.O_CLOEXEC)
@@ -160,22 +145,12 @@ def _moved(world: World) -> str:
         os.close(at)
 
 
-def _streams_work(world: World) -> None:
-    """Find the one command let through, on a stream that is there and on one that is not."""
-    call("fcntl", 1, _GETFD, 0)
-    try:
-        call("fcntl", -1, _GETFD, 0)
-    except Stopped as end:
-        if end.answer != f"{errno.errorcode[errno.EBADF]} at fcntl":
-            raise
-
-
 ATTEMPTS = (
     Attempt(
         "descriptors.inherited",
         "asks for every number whether it is open, beside the standard streams and its own connection",
         _inherited,
-        control=_streams_work,
+        control=streams_work,
         walls=[Wall("descriptors", "EBADF at fcntl")],
         escape="what the daemon has open, the host's files among it, is the worker's",
         cve="CVE-2024-21626, CVE-2016-9962",
@@ -219,18 +194,6 @@ ATTEMPTS = (
             )
         ],
         escape="a stream stays open after it was closed, and can be put in another's place",
-    ),
-    Attempt(
-        "descriptors.of_peer",
-        "takes a descriptor out of the process at the other end of the worker socket",
-        _peers,
-        control=the_door_opens,
-        walls=[
-            Wall("syscalls", "ENOSYS at getsockopt"),
-            Wall("landlock", "EPERM at pidfd_getfd"),
-            Wall("user_namespace", "EPERM at pidfd_getfd"),
-        ],
-        escape="what the daemon has open is the worker's",
     ),
     Attempt(
         "descriptors.moved",

@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 
 from escape.attempt import Attempt, Wall
-from escape.attempts._reaching import AT_FDCWD, together
-from escape.inside import Stopped, World, call, calls_work, do, every, files_work
+from escape.attempts._reaching import together
+from escape.inside import AT_FDCWD, Stopped, World, call, calls_work, do, every, files_work
 
 _AT_EMPTY_PATH = 0x1000
 _BAD = 1  # an address at which nothing can be

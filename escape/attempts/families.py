@@ -8,6 +8,7 @@ import socket
 import struct
 
 from escape.attempt import Attempt, Wall
+from escape.attempts._making import without_rights
 from escape.inside import World, call, do, every, sockets_work
 
 TYPE_CHECKING = False
@@ -212,21 +213,21 @@ ATTEMPTS = (
         "makes sockets that see and forge packets of the internet protocols",
         _raw,
         "",
-        Wall("capabilities", "EPERM at socket, EACCES at socket"),
+        *without_rights("EPERM at socket, EACCES at socket"),
     ),
     _of_family(
         "families.packet",
         "makes sockets that see and forge whole frames",
         _packet,
         "CVE-2016-8655, CVE-2017-7308, CVE-2020-14386",
-        Wall("capabilities", "EPERM at socket, EINVAL at socket"),
+        *without_rights("EPERM at socket, EINVAL at socket"),
     ),
     _of_family(
         "families.xdp",
         "makes a socket that shares its rings with the kernel",
         _xdp,
         "",
-        Wall("capabilities", "EPERM at socket, EINVAL at socket"),
+        *without_rights("EPERM at socket, EINVAL at socket"),
     ),
     _of_family("families.vsock", "makes a socket towards the hypervisor", _vsock, "CVE-2021-26708"),
     _of_family(

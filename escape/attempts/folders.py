@@ -7,6 +7,7 @@ import os
 
 from escape.attempt import Attempt, Wall
 from escape.inside import (
+    AT_FDCWD,
     World,
     call,
     calls_work,
@@ -20,14 +21,13 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-_AT_FDCWD = -100
 _UP = "../" * 16
 
 
 def _working_folder(world: World) -> str:
     """Go up from the folder it was started in, which may have been left outside the root."""
     wanted = (_UP + world.host_file.lstrip("/"), world.host_file)
-    return every(*(_beneath(_AT_FDCWD, path) for path in wanted))
+    return every(*(_beneath(AT_FDCWD, path) for path in wanted))
 
 
 def _folder_of_descriptor(world: World) -> str:
@@ -62,7 +62,7 @@ def _moved_there(world: World) -> str:
     at = do("open", os.open, "/", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         call("fchdir", at)
-        os.close(call("openat", _AT_FDCWD, world.host_file.lstrip("/"), os.O_RDONLY | os.O_CLOEXEC, 0))
+        os.close(call("openat", AT_FDCWD, world.host_file.lstrip("/"), os.O_RDONLY | os.O_CLOEXEC, 0))
     finally:
         os.close(at)
     return "a file of the host's"

@@ -11,12 +11,12 @@ from escape.attempts._knocking import (
     POSTS,
     RUN,
     all_refused,
-    attempt,
     behind,
     codes,
     credential,
     framed,
     kept,
+    knock,
     message,
     pour,
 )
@@ -316,19 +316,19 @@ _PARSER = "a second parser is within reach, and past it nothing asks for a beare
 
 ATTEMPTS: tuple[Attempt, ...] = (
     *(
-        attempt(f"framing.{name}", sentence, chain, answer, escape=_SMUGGLED, cve=cve)
+        knock(f"framing.{name}", sentence, chain, answer, escape=_SMUGGLED, cve=cve)
         for name, sentence, chain, answer, cve in _ROWS
     ),
     *(
-        attempt(f"framing.{name}", sentence, chain, NOBODY, escape=ANYONES)
+        knock(f"framing.{name}", sentence, chain, NOBODY, escape=ANYONES)
         for name, sentence, chain in _NOBODYS
     ),
-    attempt("framing.preface", "begins in HTTP/2", _preface, NOT_FOUND, escape=_PARSER),
-    attempt(
+    knock("framing.preface", "begins in HTTP/2", _preface, NOT_FOUND, escape=_PARSER),
+    knock(
         "framing.upgrades", "asks to go on in HTTP/2 or by WebSocket", _upgrades, NOT_FOUND, escape=_PARSER
     ),
-    attempt("framing.heads", "sends heads of a hundred kilobytes", _long_heads, "431", escape=KEPT_BUSY),
-    attempt(
+    knock("framing.heads", "sends heads of a hundred kilobytes", _long_heads, "431", escape=KEPT_BUSY),
+    knock(
         "framing.pipelined",
         "sends fifty requests at once",
         _pipelined,

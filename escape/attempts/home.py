@@ -7,8 +7,8 @@ import socket
 import stat
 
 from escape.attempt import Attempt, Wall
-from escape.attempts._reaching import AT_FDCWD, READ_ONLY, made, opened, opens, reads, together
-from escape.inside import World, do, every, files_work, stopped, the_door_opens
+from escape.attempts._reaching import READ_ONLY, made, opened, opens, reads, together
+from escape.inside import AT_FDCWD, World, do, every, files_work, stopped, the_door_opens
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -124,10 +124,7 @@ ATTEMPTS: tuple[Attempt, ...] = (
         "lists the home, for anything but the worker socket",
         _home_listed,
         control=the_door_opens,
-        walls=[
-            Wall("home", "nothing but the worker socket"),
-            Wall("separate_user", "EACCES at list", shape="hosted"),
-        ],
+        walls=[Wall("home", "nothing but the worker socket")],
         escape="what the operator keeps is known by name",
     ),
     Attempt(
@@ -146,7 +143,7 @@ ATTEMPTS: tuple[Attempt, ...] = (
         "opens the operator's token and the database to be written",
         _home_changed,
         control=files_work,
-        walls=[*_AT_HOME, *READ_ONLY],
+        walls=[*_AT_HOME, READ_ONLY[0]],
         escape="whoever writes the token or the records is the operator",
     ),
     Attempt(
@@ -154,10 +151,7 @@ ATTEMPTS: tuple[Attempt, ...] = (
         "makes a file in the home, and beside the worker socket",
         _home_made,
         control=the_door_opens,
-        walls=[
-            Wall("home", "EROFS at open"),
-            Wall("landlock", "EACCES at open"),
-        ],
+        walls=[Wall("home", "EROFS at open")],
         escape="the next start reads what a worker left",
         victims=["files"],
         cve="CVE-2026-25725",
@@ -181,7 +175,6 @@ ATTEMPTS: tuple[Attempt, ...] = (
         walls=[
             Wall("syscalls", "ENOSYS at change"),
             Wall("home", "EROFS at change"),
-            Wall("landlock", "EACCES at change"),
         ],
         escape="the next worker gives its credential to another",
         cve="CVE-2021-30465, CVE-2024-42472",

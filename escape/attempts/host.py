@@ -7,8 +7,8 @@ import os
 from contextlib import suppress
 
 from escape.attempt import Attempt, Wall
-from escape.attempts._reaching import AT_FDCWD, CHANGED, opened, opens, reads, together
-from escape.inside import World, do, every, files_work, stopped
+from escape.attempts._reaching import CHANGED, opened, opens, reads, together
+from escape.inside import AT_FDCWD, World, do, every, files_work, stopped
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -6,6 +6,7 @@ import ctypes
 import os
 
 from escape.attempt import Attempt, Wall
+from escape.attempts._refusing import same
 from escape.inside import World, call, calls_work, do, each, every, read
 
 TYPE_CHECKING = False
@@ -131,6 +132,9 @@ def _queue_calls(world: World) -> str:
     )
 
 
+_QUEUE_CALLS = ("mq_timedsend", "mq_timedreceive", "mq_notify", "mq_getsetattr")
+
+
 def _folders(world: World) -> str:
     """Find those objects where a system shows them as files."""
     return every(
@@ -152,14 +156,10 @@ def _new_shared_file(world: World) -> str:
     return "memory that outlives its maker was taken, by a name"
 
 
-def _answers(errno: str, *steps: str) -> str:
-    return ", ".join(f"{errno} at {step}" for step in steps)
-
-
 def _of_system_v(name: str, sentence: str, chain: Chain, step: str, escape: str, *more: str) -> Attempt:
     steps = (step, *more)
     # With a namespace of its own no object has that number: EINVAL is the kernel's word for it.
-    walls = [Wall("syscalls", _answers("EPERM", *steps)), Wall("ipc", _answers("EINVAL", *steps))]
+    walls = [same("syscalls", *steps), same("ipc", *steps, errno="EINVAL")]
     return Attempt(
         f"ipc.{name}",
         sentence,
@@ -244,7 +244,7 @@ ATTEMPTS = (
         _new,
         control=calls_work,
         # With the filter away nothing else refuses them: what is made is in a namespace that ends with the process.
-        walls=[Wall("syscalls", _answers("EPERM", "shmget", "semget", "msgget"))],
+        walls=[same("syscalls", "shmget", "semget", "msgget")],
         escape="memory that no limit of a process counts is taken",
     ),
     Attempt(
@@ -279,15 +279,7 @@ ATTEMPTS = (
         "makes the calls on POSIX queues, of a descriptor that there is not",
         _queue_calls,
         control=calls_work,
-        walls=[
-            Wall(
-                "syscalls",
-                _answers("ENOSYS", "mq_timedsend", "mq_timedreceive", "mq_notify", "mq_getsetattr"),
-            ),
-            Wall(
-                "kernel", _answers("EBADF", "mq_timedsend", "mq_timedreceive", "mq_notify", "mq_getsetattr")
-            ),
-        ],
+        walls=[same("syscalls", *_QUEUE_CALLS, errno="ENOSYS"), same("kernel", *_QUEUE_CALLS, errno="EBADF")],
         escape="queues that were handed to it can be used",
     ),
     Attempt(
@@ -295,7 +287,7 @@ ATTEMPTS = (
         "looks for queues and segments where a system shows them as files",
         _folders,
         control=calls_work,
-        walls=[Wall("mounts", _answers("ENOENT", "/dev/mqueue", "/dev/shm", "the queue", "/proc/sysvipc"))],
+        walls=[same("mounts", "/dev/mqueue", "/dev/shm", "the queue", "/proc/sysvipc", errno="ENOENT")],
         escape="what the host's programs share is found, and read",
         victims=["ipc"],
     ),

@@ -45,7 +45,7 @@ _PARTS = (
     refused(
         "kernel.modules",
         "loads and unloads code of the kernel",
-        # What the kernel says to a process without CAP_SYS_MODULE is the same, and said first.
+        # The kernel asks for the right first: EPERM is its word as well as the filter's, whatever it is given.
         ("init_module", (None, 0, "")),
         ("finit_module", (NOWHERE, "", 0)),
         ("delete_module", ("spl-none", os.O_NONBLOCK)),
@@ -53,7 +53,7 @@ _PARTS = (
         # ENOSYS is what a kernel without modules answers.
         walls=[
             Wall(
-                "capabilities",
+                "user_namespace",
                 "EPERM at init_module, EPERM at finit_module, EPERM at delete_module",
                 "ENOSYS at init_module, ENOSYS at finit_module, ENOSYS at delete_module",
             )
@@ -62,12 +62,13 @@ _PARTS = (
     refused(
         "kernel.kexec",
         "loads another kernel to start",
+        # The kernel asks for the right first: EPERM is its word as well as the filter's, whatever it is given.
         ("kexec_load", (0, 0, None, 0)),
         ("kexec_file_load", (NOWHERE, NOWHERE, 0, "", NOWHERE)),
         escape="the host starts a kernel of its own",
         walls=[
             Wall(
-                "capabilities",
+                "user_namespace",
                 "EPERM at kexec_load, EPERM at kexec_file_load",
                 "ENOSYS at kexec_load, ENOSYS at kexec_file_load",
                 "EPERM at kexec_load, ENOSYS at kexec_file_load",
@@ -105,9 +106,10 @@ _PARTS = (
     refused(
         "kernel.accounting",
         "switches the accounting of all processes off",
-        ("acct", ("/spl-none",)),  # the kernel asks for CAP_SYS_PACCT before it looks at the path
+        # The kernel asks for the right first: EPERM is its word as well as the filter's, whatever it is given.
+        ("acct", ("/spl-none",)),
         escape="the kernel writes a file of the host for it",
-        walls=[same("capabilities", "acct")],
+        walls=[same("user_namespace", "acct")],
     ),
     refused(
         "kernel.swap",
@@ -120,20 +122,22 @@ _PARTS = (
     refused(
         "kernel.reboot",
         "asks for the host to be started anew, by wrong numbers",
-        # With the right numbers it would be no attempt. The kernel asks for CAP_SYS_BOOT before it looks at them.
+        # With the right numbers it would be no attempt.
+        # The kernel asks for the right first: EPERM is its word as well as the filter's, whatever it is given.
         ("reboot", (NOWHERE, NOWHERE, NOWHERE, None)),
         escape="the host can be switched off",
-        walls=[same("capabilities", "reboot")],
+        walls=[same("user_namespace", "reboot")],
     ),
     refused(
         "kernel.log",
         "reads the kernel's log, its size, and what is unread of it",
+        # The kernel asks for the right first: EPERM is its word as well as the filter's, whatever it is given.
+        # Where kernel.dmesg_restrict is 0 it does not ask, and these work.
         ("syslog", (3, _TEXT, _PAGE)),
         ("syslog", (10, None, 0)),
         ("syslog", (9, None, 0)),
         escape="addresses in the kernel and what the host's devices say are read",
-        # What kernel.dmesg_restrict answers, in EPERM's place.
-        walls=[Wall("capabilities", "EPERM at syslog")],
+        walls=[Wall("user_namespace", "EPERM at syslog")],
     ),
     refused(
         "kernel.forgotten",
@@ -164,7 +168,8 @@ _PARTS = (
         "kernel.membarrier",
         "interrupts every processor",
         ("membarrier", (0, 0, 0)),
-        ("membarrier", (1, 0, 0)),
+        ("membarrier", (1, 0, 0)),  # MEMBARRIER_CMD_GLOBAL
+        ("membarrier", (2, 0, 0)),
         escape="every program of the host is slowed down",
         errno="ENOSYS",
     ),

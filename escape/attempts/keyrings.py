@@ -6,7 +6,8 @@ import ctypes
 import os
 
 from escape.attempt import Attempt, Wall
-from escape.inside import World, call, calls_work, each, every, stopped
+from escape.attempts._making import Making
+from escape.inside import World, call, each, every, stopped
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -122,6 +123,9 @@ _LACKING = {
 }
 
 
+_making = Making("keyrings", victims=["key"])
+
+
 def _attempt(
     name: str,
     sentence: str,
@@ -131,16 +135,7 @@ def _attempt(
     cve: str = "",
 ) -> Attempt:
     # A session keyring is handed down from the daemon whatever the namespaces are: the filter stands alone.
-    return Attempt(
-        f"keyrings.{name}",
-        sentence,
-        chain,
-        control=calls_work,
-        walls=[Wall("syscalls", refused)],
-        escape=escape,
-        cve=cve,
-        lacking=_LACKING,
-    )
+    return _making(name, sentence, chain, escape, Wall("syscalls", refused), cve=cve, lacking=_LACKING)
 
 
 _TOLD = "what others of the user keep in the kernel can be read"

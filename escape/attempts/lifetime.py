@@ -6,10 +6,10 @@ import _thread
 import ctypes
 import os
 import signal
-import time
 
 from escape.attempt import Attempt, Wall
-from escape.inside import Stopped, World, call, calls_work, do, each, every, stopped
+from escape.attempts._making import Making
+from escape.inside import Stopped, World, call, do, each, every, pause, reap, stopped
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -44,7 +44,7 @@ def _double_fork(world: World) -> str:
                 os.setsid()
         finally:
             os._exit(0)
-    os.waitpid(child, 0)
+    reap(child)
     return "a grandchild in a session of its own outlives the run"
 
 
@@ -54,11 +54,7 @@ def _clones(world: World) -> str:
             child = call(step, *arguments)
             if child == 0:
                 os._exit(0)
-            try:
-                os.waitpid(child, 0)
-            except ChildProcessError:
-                return "a sibling, which its parent knows nothing of"
-            return "a child"
+            return "a child" if reap(child) else "a sibling, which its parent knows nothing of"
 
         return route
 
@@ -93,7 +89,7 @@ def _thread_and_execute(world: World) -> str:
         for _ in range(100):
             if ends:
                 stopped(ends[0])
-            time.sleep(0.01)
+            pause(10)
         return "a second task"
 
     # A task that shares signals with nobody is EINVAL to the kernel: with EPERM, it was the filter.
@@ -139,43 +135,7 @@ def _subreaper(world: World) -> str:
     return "orphans are its children, and nobody else's"
 
 
-def _timers(world: World) -> str:
-    nothing, made = (ctypes.c_long * 4)(), (ctypes.c_int * 1)()
-
-    def count() -> str:
-        os.close(call("timerfd_create", 1, os.O_CLOEXEC))
-        return "a timer"
-
-    def own() -> str:
-        call("timer_create", 1, None, made)
-        call("timer_delete", made[0])
-        return "a timer, which counts towards the user's signals"
-
-    return every(lambda: each("setitimer", [(0, nothing, None)], "a timer"), count, own)
-
-
-def _attempt(
-    name: str,
-    sentence: str,
-    chain: Callable[[World], str],
-    escape: str,
-    *walls: Wall,
-    control: Callable[[World], None] = calls_work,
-    cve: str = "",
-    alone: bool = False,
-) -> Attempt:
-    return Attempt(
-        f"lifetime.{name}",
-        sentence,
-        chain,
-        control=control,
-        walls=walls,
-        escape=escape,
-        cve=cve,
-        alone=alone,
-        victims=["process"],
-    )
-
+_attempt = Making("lifetime", victims=["process"])
 
 _OUTLIVES = "it goes on when its run, or its daemon, has ended"
 
@@ -228,10 +188,5 @@ ATTEMPTS: tuple[Attempt, ...] = (
     _attempt(
         "subreaper", "adopts orphans in the daemon's place", _subreaper, "what it leaves behind is nobody's to end",
         Wall("syscalls", "EPERM at prctl"),
-    ),
-    _attempt(
-        "timers", "makes timers of its own, which tick on whatever it runs", _timers,
-        "timers count towards a quota of the user's",
-        Wall("syscalls", "ENOSYS at setitimer, ENOSYS at timerfd_create, ENOSYS at timer_create"),
     ),
 )  # fmt: skip

@@ -8,18 +8,22 @@ import mmap
 import os
 import resource
 import socket
+import time
 from contextlib import suppress
 
 from escape.attempt import Attempt, Wall
+from escape.attempts._making import behind
 from escape.inside import (
     World,
     call,
     calls_work,
     descriptors_work,
     do,
+    each,
     every,
     files_work,
     memory_works,
+    reap,
     sockets_work,
     stopped,
 )
@@ -35,6 +39,8 @@ _MIB = 1 << 20
 _UNSEEN = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | 0x4000  # MAP_NORESERVE: mapped, never touched
 _TOO_MANY = 16
 """How far past a limit an attempt goes on, before it is called unlimited."""
+_LONGEST = 8.0
+"""Seconds for which it takes the processor, if nothing ends it."""
 
 
 # --- as the profile says, and no higher ---
@@ -64,11 +70,22 @@ def _by_setrlimit(world: World) -> str:
 
 
 def _of_another(world: World) -> str:
-    pair = (ctypes.c_uint64 * 2)()
-    call("prlimit64", world.victim_pid, resource.RLIMIT_NOFILE, None, pair)
-    pair[0] -= 1  # the victim does without
-    call("prlimit64", world.victim_pid, resource.RLIMIT_NOFILE, pair, None)
-    return "another process's limit was set"
+    def one(pid: int) -> Callable[[], str]:
+        def route() -> str:
+            pair = (ctypes.c_uint64 * 2)()
+            call("prlimit64", pid, resource.RLIMIT_NOFILE, None, pair)
+            if pid == world.victim_pid:
+                pair[0] -= 1  # the victim does without
+                call("prlimit64", pid, resource.RLIMIT_NOFILE, pair, None)
+            return "another process's limit was read, or set"
+
+        return route
+
+    # New limits at an address that cannot be read come before any right is asked for.
+    unread = [(world.victim_pid, resource.RLIMIT_NOFILE, 8, None)]
+    return every(
+        lambda: each("prlimit64", unread, "limits of nothing"), one(world.victim_pid), one(world.daemon_pid)
+    )
 
 
 # --- addresses ---
@@ -180,9 +197,8 @@ def _forked(world: World) -> str:
                     os._exit(0)
                 children.append(child)
         finally:
-            with suppress(OSError):  # waiting is refused too
-                for child in children:
-                    os.waitpid(child, 0)
+            for child in children:
+                reap(child)
         return f"{len(children)} processes beside it"
 
     return every(
@@ -226,6 +242,24 @@ def _file_size(world: World) -> str:
     return f"a file of the host's has more than {limit} bytes"
 
 
+# --- how it ends ---
+
+
+def _cpu_time_spent(world: World) -> str:
+    """Lower its limit to one second, and take that: it ends as by the profile's own, which nobody would wait for."""
+    # What it has spent so far, far less than that, cannot be asked for: no clock that is allowed counts it.
+    call("prlimit64", 0, resource.RLIMIT_CPU, (ctypes.c_uint64 * 2)(1, 1), None)
+    end = time.monotonic() + _LONGEST
+    while time.monotonic() < end:
+        pass
+    return "the processor is its own for as long as it likes"
+
+
+def _crash(world: World) -> str:
+    ctypes.memset(0, 0, 1)
+    return "memory at address 0 was written"
+
+
 _RAISED = (
     ("RLIMIT_AS", "address_space", "the host's memory is its own"),
     ("RLIMIT_FSIZE", "file_size", "a file may grow until the disk is full"),
@@ -257,14 +291,15 @@ ATTEMPTS = (
     ),
     Attempt(
         "limits.of_another",
-        "reads and sets a limit of another process's",
+        "reads and sets a limit of another process's, and reads the daemon's",
         _of_another,
         control=calls_work,
-        walls=[
-            Wall("syscalls", "EPERM at prlimit64"),
-            Wall("pid_namespace", "ESRCH at prlimit64", profile="strict"),
-            Wall("separate_user", "EPERM at prlimit64"),
-        ],
+        walls=behind(
+            "EPERM at prlimit64",
+            "EFAULT at prlimit64, ESRCH at prlimit64",
+            "EFAULT at prlimit64, EPERM at prlimit64",
+            "separate_user",
+        ),
         escape="other processes of its user can be stopped from opening anything",
         victims=["process"],
     ),
@@ -368,6 +403,25 @@ ATTEMPTS = (
             Wall("limits", "EFBIG at write"),
         ],
         escape="the host's disk is full",
+        victims=["files"],
+    ),
+    Attempt(
+        "limits.cpu_time_spent",
+        "takes the processor until it may not",
+        _cpu_time_spent,
+        control=calls_work,
+        alone=True,
+        walls=[Wall("limits", "killed by SIGKILL")],
+        escape="the processor is its own for ever",
+    ),
+    Attempt(
+        "limits.crash",
+        "crashes, so that its memory would be written to a file",
+        _crash,
+        control=memory_works,
+        alone=True,
+        walls=[Wall("limits", "killed by SIGSEGV")],
+        escape="its memory, its credential in it, is on the host's disk",
         victims=["files"],
     ),
 )

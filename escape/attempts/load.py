@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import select
 
 from escape.attempts._knocking import (
     INFER,
@@ -16,14 +15,14 @@ from escape.attempts._knocking import (
     Connection,
     answers_in,
     ask,
-    attempt,
     codes,
     judged,
     kept,
+    knock,
     message,
     pour,
 )
-from escape.inside import stopped
+from escape.inside import pause, stopped
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -48,11 +47,11 @@ def _half_a_request(world: World) -> str:
         return _others_are_served(world)
     finally:
         for each in half:
-            each.__exit__()
+            each.close()
 
 
 def _connections(world: World) -> str:
-    select.poll().poll(200)  # the connection of the control may still be about to be let go
+    pause(200)  # the connection of the control may still be about to be let go
     connections = [Connection(world) for _ in range(12)]
     try:
         for each in connections:
@@ -60,7 +59,7 @@ def _connections(world: World) -> str:
         told = [codes(answers_in(each.exchange(b""))) for each in connections]
     finally:
         for each in connections:
-            each.__exit__()
+            each.close()
     world.doors.perform("run", {})
     said = f"{told.count('200')} answered, {told.count('closed')} closed"
     if told.count("200") > 7:  # its kept connection is the eighth
@@ -88,7 +87,7 @@ def _unread(world: World) -> str:
         return _others_are_served(world)
     finally:
         for each in hogs:
-            each.__exit__()
+            each.close()
         world.doors.perform("run", {})
 
 
@@ -107,11 +106,11 @@ def _share(world: World) -> str:
 _FULL = "the log, which is for ever, is a run's to fill"
 
 ATTEMPTS: tuple[Attempt, ...] = (
-    attempt(
+    knock(
         "load.half", "says half of a head, half of a body, nothing", _half_a_request, NOBODY, escape=KEPT_BUSY
     ),
     *(
-        attempt(f"load.{name}", sentence, chain, answer, escape=escape, alone=True)
+        knock(f"load.{name}", sentence, chain, answer, escape=escape, alone=True)
         for name, sentence, chain, answer, escape in (
             (
                 "connections",

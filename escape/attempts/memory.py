@@ -59,14 +59,6 @@ _PARTS = (
         escape="rarely used code of the kernel's memory management is within reach",
         errno="ENOSYS",
     ),
-    refused(
-        "memory.policies",
-        "says on which node memory is to be: its own, and that of others",
-        ("migrate_pages", (0, 0, None, None)),
-        ("move_pages", (0, 0, None, None, None, 0)),
-        ("set_mempolicy_home_node", (0, 0, 0, 0)),
-        escape="memory of other processes can be moved",
-    ),
 )
 
 
@@ -228,7 +220,7 @@ ATTEMPTS = (
         walls=[
             Wall("syscalls", "ENOSYS at madvise"),
             Wall("mounts", "ENOENT at open"),
-            Wall("kernel", "nothing is changed"),
+            Wall("landlock", "EACCES at open"),
         ],
         escape="files that it may only read can be written",
         cve="CVE-2016-5195",

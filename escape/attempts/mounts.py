@@ -11,6 +11,7 @@ import ctypes
 import os
 
 from escape.attempt import Attempt, Wall
+from escape.attempts._making import without_rights
 from escape.inside import World, call, calls_work, each, every, files_work, read, stopped, the_door_opens
 
 TYPE_CHECKING = False
@@ -154,7 +155,7 @@ def _root_unmounted(world: World) -> str:
 
 
 def _pivoted(world: World) -> str:
-    # The kernel asks for the right before it looks at the paths: of what it answers without a filter, nothing differs.
+    # The kernel asks for the right first: EPERM is its word as well as the filter's, whatever it is given.
     call("pivot_root", world.home, f"{world.home}/run")
     return f"the root holds {os.listdir('/')}"
 
@@ -209,18 +210,18 @@ _VIEW = "the view is the worker's to make"
 _ROOM = "room that no limit bounds, and files that can be written"
 _KERNEL = "the kernel's file systems parse what the worker wrote"
 
-# The first answers for calls with nothing to look at; then Landlock, which forbids what changes the view (landlock(7)),
-# and where there is none, the lack of a right.
+# The first answers are those of calls with nothing to look at. Landlock forbids what changes the view (landlock(7)):
+# of a mount before the kernel asks for a right, of taking one away after it.
 _MASKED = "EFAULT at mount, EPERM at mount"
 _NO_MOUNT = (
     Wall("syscalls", "EPERM at mount"),
     Wall("landlock", _MASKED),
-    Wall("capabilities", _MASKED),
+    *without_rights(_MASKED),
 )
 _NO_UMOUNT = "EFAULT at umount2, EINVAL at umount2, EPERM at umount2"
 _UNMOUNTED = (
     Wall("syscalls", "EPERM at umount2"),
-    Wall("capabilities", _NO_UMOUNT),
+    *without_rights(_NO_UMOUNT),
     Wall("landlock", _NO_UMOUNT),
 )
 
@@ -339,8 +340,8 @@ ATTEMPTS: tuple[Attempt, ...] = (
         control=files_work,
         walls=[
             Wall("syscalls", "EPERM at umount2"),
-            Wall("capabilities", "EFAULT at umount2, EPERM at umount2"),
-            Wall("landlock", "EFAULT at umount2, EPERM at umount2"),
+            *without_rights("EFAULT at umount2, EPERM at umount2"),
+            Wall("landlock", _NO_UMOUNT),
         ],
         escape="what the root covers is there to be read",
     ),
@@ -351,7 +352,8 @@ ATTEMPTS: tuple[Attempt, ...] = (
         control=files_work,
         walls=[
             Wall("syscalls", "EPERM at pivot_root"),
-            Wall("capabilities", "EPERM at pivot_root"),
+            *without_rights("EPERM at pivot_root"),
+            Wall("landlock", "EPERM at pivot_root"),
         ],
         escape="what the root covers is there to be read",
     ),

@@ -5,10 +5,21 @@ from __future__ import annotations
 import ctypes
 import os
 import resource
-from contextlib import suppress
 
 from escape.attempt import Attempt, Wall
-from escape.inside import Stopped, World, call, calls_work, do, each, every, files_work, stopped
+from escape.inside import (
+    AT_FDCWD,
+    Stopped,
+    World,
+    call,
+    calls_work,
+    do,
+    each,
+    every,
+    files_work,
+    reap,
+    stopped,
+)
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -32,7 +43,6 @@ _FD_NSFS_ROOT = -10003
 _ALL = _NEWUSER | sum(_FLAGS.values())
 _SIGCHLD = 17
 _MS_REC, _MS_PRIVATE = 16384, 1 << 18
-_AT_FDCWD = -100
 _PIDFD_SELF, _PIDFD_SELF_PROCESS = -10000, -10001
 
 
@@ -74,8 +84,7 @@ def _born(name: str, *arguments: int | bytes | str | ctypes.Structure | None) ->
     pid = call(name, *arguments)
     if pid == 0:
         os._exit(0)
-    with suppress(ChildProcessError):
-        os.waitpid(pid, 0)
+    reap(pid)
     return f"{name} made a process"
 
 
@@ -145,7 +154,8 @@ def _entered_process(world: World) -> str:
             os.close(process)
         return f"the namespaces of {pid}"
 
-    pids = (world.daemon_pid, world.victim_pid, world.neighbour_pid or 1, os.getppid() or 1)
+    named = (world.daemon_pid, world.victim_pid, world.neighbour_pid or 1, os.getppid() or 1)
+    pids = [pid for pid in named if pid != os.getpid()]  # in a namespace of its own, it is 1 itself
     return every(
         lambda: f"entered nothing ({call('setns', -1, 0)})",
         *(lambda pid=pid: one(pid) for pid in pids),
@@ -154,7 +164,7 @@ def _entered_process(world: World) -> str:
 
 def _entered_by_sentinel(_: World) -> str:
     return each(
-        "setns", [(at, _NEWNET) for at in (_PIDFD_SELF, _PIDFD_SELF_PROCESS, _AT_FDCWD)], "a namespace"
+        "setns", [(at, _NEWNET) for at in (_PIDFD_SELF, _PIDFD_SELF_PROCESS, AT_FDCWD)], "a namespace"
     )
 
 
@@ -213,7 +223,7 @@ def _own(name: str) -> Chain:
 
 
 def _named(_: World) -> str:
-    # The kernel asks for the right before it looks at the name: of what it answers without a filter, nothing differs.
+    # The kernel asks for the right first: EPERM is its word as well as the filter's, whatever it is given.
     name = "spl-inside"
     return every(
         lambda: f"the host's name is set ({call('sethostname', name, len(name))})",
@@ -354,8 +364,8 @@ ATTEMPTS: tuple[Attempt, ...] = (
         control=calls_work,
         walls=[
             Wall("syscalls", "EPERM at setns, EPERM at pidfd_open"),
-            Wall("pid_namespace", "EBADF at setns, ESRCH at pidfd_open, EPERM at setns", profile="strict"),
-            Wall("capabilities", "EBADF at setns, EPERM at setns"),
+            Wall("pid_namespace", "EBADF at setns, ESRCH at pidfd_open", profile="strict"),
+            Wall("user_namespace", "EBADF at setns, EPERM at setns"),
         ],
         escape=_ENTERED,
     ),
@@ -376,7 +386,7 @@ ATTEMPTS: tuple[Attempt, ...] = (
             Wall("syscalls", "EPERM at open_by_handle_at"),
             # The kernel opens those that it is in itself: the daemon's process ids are the worker's, but in `strict`.
             Wall("pid_namespace", f"{_UNOPENED}, ESTALE at open_by_handle_at", profile="strict"),
-            Wall("capabilities", f"{_UNOPENED}, ESTALE at open_by_handle_at, EPERM at setns"),
+            Wall("user_namespace", f"{_UNOPENED}, ESTALE at open_by_handle_at, EPERM at setns"),
         ],
         escape=_ENTERED,
     ),

@@ -10,10 +10,10 @@ import signal
 import socket
 
 from escape.attempt import Attempt, Wall
+from escape.attempts._making import Making, behind
 from escape.inside import (
     World,
     call,
-    calls_work,
     do,
     each,
     every,
@@ -37,9 +37,6 @@ _MEETING = 0x53504C
 _NOWAIT = 8
 _FUTEX_WAKE = 1
 _IN_ACCESS_OPEN = 0x21
-_GET_RUN, _POST_RECORDS = "GET /v1/worker/run", "POST /v1/worker/records"
-_DOORS = (_GET_RUN, "POST /v1/worker/infer", "POST /v1/worker/propose", "POST /v1/worker/call", _POST_RECORDS)
-_REPORT = b'{"kind": "core.work.report.v1", "body": {}, "thread": "%s"}'
 
 
 def _neighbour(world: World) -> int:
@@ -123,15 +120,6 @@ def _own(world: World) -> str:
     return str(world.doors._credential)  # noqa: SLF001 - what a worker that means harm would do
 
 
-def _credential(world: World) -> str:
-    return _answers(world, world.neighbour_credential, [(line, b"{}") for line in _DOORS])
-
-
-def _thread(world: World) -> str:
-    body = _REPORT.replace(b"%s", world.neighbour_thread.encode())
-    return _answers(world, _own(world), [(_POST_RECORDS, body)])
-
-
 def _other_run(world: World) -> str:
     thread = world.neighbour_thread
     paths = (f"/v1/worker/run/{thread}", f"/v1/runs/{thread}", f"/v1/records?thread={thread}")
@@ -142,7 +130,7 @@ def _sockets(world: World) -> str:
     # By the names that the kernel gives to sockets which did not ask for one, and by those others may have agreed on.
     def meet(name: str) -> Callable[[], str]:
         def route() -> str:
-            with socket.socket(socket.AF_UNIX) as mine:
+            with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK) as mine:
                 do("connect", mine.connect, "\0" + name)
             return f"somebody answers to {name}"
 
@@ -240,83 +228,49 @@ def _take(world: World) -> str:
     return "a descriptor can come from another process"
 
 
-def _attempt(
-    name: str,
-    sentence: str,
-    chain: Callable[[World], str],
-    escape: str,
-    *walls: Wall,
-    control: Callable[[World], None] = calls_work,
-    cve: str = "",
-    doors: bool = False,
-) -> Attempt:
-    return Attempt(
-        f"neighbours.{name}",
-        sentence,
-        chain,
-        control=control,
-        walls=walls,
-        escape=escape,
-        cve=cve,
-        doors=doors,
-        victims=["process"],
-    )
-
-
-def _behind(refused: str, unseen: str, foreign: str, apart: str = "") -> tuple[Wall, ...]:
-    """Give the walls around another worker: the filter, no number for it, another uid, another domain."""
-    return (
-        Wall("syscalls", refused),
-        Wall("pid_namespace", unseen),
-        Wall("separate_user", foreign),
-        *([Wall("landlock", apart)] if apart else []),
-    )
-
+_attempt = Making("neighbours", victims=["process"])
+_on_process = Making("neighbours", victims=["process", "neighbour"])
 
 _STEERED = "one member's work is steered, or ended, by another's"
 _READ = "one member's work is read by another"
 _CHANNEL = "two workers that may not know each other can talk past every record"
 
 ATTEMPTS: tuple[Attempt, ...] = (
-    _attempt(
+    _on_process(
         "kill", "signals another member's worker", _kill, _STEERED,
-        *_behind("EPERM at kill", "ESRCH at kill", *["EINVAL at kill, EPERM at kill"] * 2),
+        *behind("EPERM at kill", "ESRCH at kill", "EINVAL at kill, EPERM at kill", "separate_user", "landlock"),
     ),
-    _attempt(
+    _on_process(
         "trace", "traces another member's worker", _trace, _STEERED,
-        *_behind("EPERM at ptrace", "ESRCH at ptrace", *["ESRCH at ptrace, EPERM at ptrace"] * 2),
+        *behind("EPERM at ptrace", "ESRCH at ptrace", "ESRCH at ptrace, EPERM at ptrace", "user_namespace"),
     ),
-    _attempt(
+    _on_process(
         "memory", "reads another worker's memory", _memory, _READ,
-        *_behind(
+        *behind(
             "EPERM at process_vm_readv", "EINVAL at process_vm_readv, ESRCH at process_vm_readv",
-            *["EINVAL at process_vm_readv, EPERM at process_vm_readv"] * 2,
+            "EINVAL at process_vm_readv, EPERM at process_vm_readv", "user_namespace",
         ),
     ),
-    _attempt(
+    _on_process(
         "descriptors", "takes the descriptors of another worker, its connection among them", _pidfd, _READ,
-        *_behind("EPERM at pidfd_open", "ESRCH at pidfd_open", *["EPERM at pidfd_getfd"] * 2),
+        *behind("EPERM at pidfd_open", "ESRCH at pidfd_open", "EPERM at pidfd_getfd", "user_namespace"),
     ),
-    _attempt(
+    _on_process(
         "limits", "reads the limits of another worker", _limits, _READ,
-        *_behind(
+        *behind(
             "EPERM at prlimit64", "EFAULT at prlimit64, ESRCH at prlimit64", "EFAULT at prlimit64, EPERM at prlimit64",
+            "separate_user",
         ),
     ),
-    _attempt(
+    _on_process(
         "affinity", "says on which processors another worker runs", _affinity, _STEERED,
-        *_behind("EPERM at sched_getaffinity", "ESRCH at sched_getaffinity", "EPERM at sched_setaffinity"),
+        *behind(
+            "EPERM at sched_getaffinity", "ESRCH at sched_getaffinity", "EPERM at sched_setaffinity",
+            "separate_user", hosted=["capabilities"],
+        ),
     ),
-    _attempt(
+    _on_process(
         "proc", "reads what /proc says of another worker", _proc, _READ, Wall("mounts", "ENOENT at open"),
-    ),
-    _attempt(
-        "credential", "uses another run's credential at each door", _credential, _STEERED,
-        Wall("doors", "401 UNAUTHENTICATED"), control=the_door_opens, doors=True,
-    ),
-    _attempt(
-        "thread", "writes a record on another run's thread", _thread, _STEERED,
-        Wall("doors", "422 INVALID_BODY"), control=the_door_opens, doors=True,
     ),
     _attempt(
         "other_run", "asks the worker socket for another run and its records", _other_run, _READ,

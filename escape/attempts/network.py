@@ -10,6 +10,7 @@ import socket
 import struct
 
 from escape.attempt import Attempt, Wall
+from escape.attempts._making import without_rights
 from escape.inside import World, call, do, each, every, read, sockets_work, stopped
 
 TYPE_CHECKING = False
@@ -285,14 +286,14 @@ ATTEMPTS = (
         "begins a batch of firewall rules of nf_tables",
         _netfilter,
         "CVE-2022-34918, CVE-2023-32233, CVE-2024-1086",
-        Wall("capabilities", "EPERM at netfilter", "EPROTONOSUPPORT at socket"),
+        *without_rights("EPERM at netfilter", "EPROTONOSUPPORT at socket"),
     ),
     _configuring(
         "network.iptables",
         "replaces a table of the firewall by an option of a socket",
         _iptables,
         "CVE-2016-3134, CVE-2016-4997, CVE-2021-22555",
-        Wall("capabilities", "EPERM at setsockopt", "ENOPROTOOPT at setsockopt"),
+        *without_rights("EPERM at setsockopt", "ENOPROTOOPT at setsockopt"),
     ),
     Attempt(
         "network.devices",
@@ -317,6 +318,5 @@ ATTEMPTS = (
         control=sockets_work,
         walls=[Wall("syscalls", "EPERM at io_uring_setup")],
         escape="most of what the filter refuses can be asked for in a ring",
-        cve="CVE-2020-29373",
     ),
 )

@@ -10,9 +10,9 @@ from escape.attempts._knocking import (
     POSTS,
     RUN,
     all_refused,
-    attempt,
     codes,
     credential,
+    knock,
     message,
     pour,
 )
@@ -188,11 +188,11 @@ _ROWS = (
 
 ATTEMPTS: tuple[Attempt, ...] = (
     *(
-        attempt(f"paths.{name}", sentence, chain, NOT_FOUND, escape=OPERATORS)
+        knock(f"paths.{name}", sentence, chain, NOT_FOUND, escape=OPERATORS)
         for name, sentence, chain in _ROWS
     ),
-    attempt("paths.head", "looks for what is there with HEAD", _head, "404", escape=OPERATORS),
-    attempt(
+    knock("paths.head", "looks for what is there with HEAD", _head, "404", escape=OPERATORS),
+    knock(
         "paths.lenient",
         "writes an empty query, its bearer padded and folded",
         _leniently,

@@ -8,11 +8,11 @@ import socket
 import struct
 
 from escape.attempt import Attempt, Wall
+from escape.attempts._making import Making
 from escape.inside import (
     Stopped,
     World,
     call,
-    calls_work,
     do,
     each,
     every,
@@ -66,7 +66,7 @@ def _file_user(world: World) -> str:
 
 
 def _more_groups(world: World) -> str:
-    # The kernel asks for the right before it looks at anything else: EPERM is its own word as well as the filter's.
+    # The kernel asks for the right first: EPERM is its word as well as the filter's, whatever it is given.
     return each("setgroups", [(0, None), (1, (ctypes.c_uint32 * 1)(0))], "groups of others")
 
 
@@ -210,27 +210,7 @@ def _labels(world: World) -> str:
     return each("lsm_set_self_attr", [(100, wanted, 32, 0), (101, wanted, 32, 0)], "another security context")
 
 
-def _attempt(
-    name: str,
-    sentence: str,
-    chain: Callable[[World], str],
-    escape: str,
-    *walls: Wall,
-    control: Callable[[World], None] = calls_work,
-    cve: str = "",
-    alone: bool = False,
-) -> Attempt:
-    return Attempt(
-        f"privilege.{name}",
-        sentence,
-        chain,
-        control=control,
-        walls=walls,
-        escape=escape,
-        cve=cve,
-        alone=alone,
-    )
-
+_attempt = Making("privilege")
 
 _ROOT = "it is root, or can be"
 _MORE = "what was taken from it comes back"
@@ -241,23 +221,20 @@ ATTEMPTS: tuple[Attempt, ...] = (
         Wall("syscalls", "EPERM at setuid, EPERM at setreuid, EPERM at setresuid"),
         # There is no root in its namespace to become.
         Wall("user_namespace", "EINVAL at setuid, EINVAL at setreuid, EINVAL at setresuid"),
-        Wall("capabilities", "EPERM at setuid, EPERM at setreuid, EPERM at setresuid"),
     ),
     _attempt(
         "groups", "becomes one of root's group by setgid and its kin", _groups, _ROOT,
         Wall("syscalls", "EPERM at setgid, EPERM at setregid, EPERM at setresgid"),
         Wall("user_namespace", "EINVAL at setgid, EINVAL at setregid, EINVAL at setresgid"),
-        Wall("capabilities", "EPERM at setgid, EPERM at setregid, EPERM at setresgid"),
     ),
     _attempt(
         "file_user", "opens files as root by setfsuid and setfsgid", _file_user, _ROOT,
         Wall("syscalls", "EPERM at setfsuid, EPERM at setfsgid"),
         Wall("user_namespace", "as before at setfsuid, as before at setfsgid"),
-        Wall("capabilities", "as before at setfsuid, as before at setfsgid"),
     ),
     _attempt(
         "more_groups", "leaves its groups, and joins root's, by setgroups", _more_groups, _ROOT,
-        Wall("syscalls", "EPERM at setgroups"), Wall("capabilities", "EPERM at setgroups"),
+        Wall("syscalls", "EPERM at setgroups"), Wall("user_namespace", "EPERM at setgroups"),
         cve="CVE-2014-8989, CVE-2018-7169",
     ),
     _attempt(
@@ -299,7 +276,7 @@ ATTEMPTS: tuple[Attempt, ...] = (
     ),
     _attempt(
         "setuid_program", "starts a program of root's that runs as root", _setuid_program, _ROOT,
-        Wall("mounts", "ENOENT at execve"), Wall("landlock", "EACCES at execve"),
+        Wall("mounts", "ENOENT at execve"),
         cve="CVE-2021-4034, CVE-2021-44731, CVE-2022-3328", alone=True,
     ),
     _attempt(
@@ -317,24 +294,21 @@ ATTEMPTS: tuple[Attempt, ...] = (
     ),
     _attempt(
         "map_users", "maps root into its own user namespace", _map_users, _ROOT,
-        Wall("mounts", "ENOENT at open"), Wall("pid_namespace", "ENOENT at open"), Wall("landlock", "EACCES at open"),
+        Wall("mounts", "ENOENT at open"), Wall("landlock", "EACCES at open"),
         control=files_work, cve="CVE-2014-8989, CVE-2013-1959",
     ),
     _attempt(
         "file_capabilities", "gives a program that others start every capability", _file_capabilities, _ROOT,
         Wall("syscalls", "ENOSYS at setxattr"), Wall("mounts", "EROFS at setxattr"),
-        Wall("capabilities", "EPERM at setxattr"),
         control=files_work, cve="CVE-2021-3493",
     ),
     _attempt(
         "claim", "says over a socket that it is root", _claim, "services that ask who is there believe it",
         Wall("syscalls", "ENOSYS at sendmsg"), Wall("user_namespace", "EINVAL at sendmsg"),
-        Wall("capabilities", "EPERM at sendmsg"),
         control=sockets_work, cve="CVE-2013-1979",
     ),
     _attempt(
         "label", "takes another security context by the calls of Linux 6.8", _labels, _MORE,
         Wall("syscalls", "ENOSYS at lsm_set_self_attr"), Wall("kernel", "ENOTSUP at lsm_set_self_attr"),
-        cve="CVE-2025-52881",
     ),
 )  # fmt: skip

@@ -97,34 +97,6 @@ def _timers(world: World) -> str:
 # --- the processor, the disk, the queue for both ---
 
 
-def _scheduling(world: World) -> str:
-    """Ask for a place before all others: real time, a deadline, no niceness. Of -1, no process, no right is asked."""
-    first = (ctypes.c_int * 1)(1)
-    deadline = (ctypes.c_uint64 * 6)(48 | 6 << 32, 0, 0, 1_000_000, 2_000_000, 2_000_000)
-    return every(
-        lambda: each("sched_setscheduler", [(0, 1, first), (-1, 1, first)], "real time"),
-        lambda: each("sched_setparam", [(0, first), (-1, first)], "real time"),
-        lambda: each("sched_setattr", [(0, deadline, 0), (-1, deadline, -1)], "a deadline"),
-        lambda: each("setpriority", [(0, 0, -20), (9, 0, -20)], "no niceness"),
-    )
-
-
-def _disk_first(world: World) -> str:
-    # Of no class; then the class of real time, for which the kernel asks for a right.
-    return every(
-        lambda: each("ioprio_set", [(1, 0, -1), (1, 0, 1 << 13)], "the disk before all others"),
-        lambda: each("ioprio_get", [(1, 0)], "its place"),
-    )
-
-
-def _processors(world: World) -> str:
-    mask = ctypes.create_string_buffer(b"\xff", 128)
-    return every(
-        lambda: each("sched_getaffinity", [(0, 128, mask)], "how many processors there are"),
-        lambda: each("sched_setaffinity", [(0, 128, mask)], "processors of its choice"),
-    )
-
-
 def _kept_alive(world: World) -> str:
     path = "/proc/self/oom_score_adj"
     descriptor = do("open", os.open, path, os.O_RDWR | os.O_CLOEXEC)
@@ -191,30 +163,6 @@ ATTEMPTS = (
         control=calls_work,
         walls=[same("syscalls", "timer_create", "setitimer", "alarm", errno="ENOSYS")],
         escape="the signals that may wait for a user are taken",
-    ),
-    Attempt(
-        "resources.scheduling",
-        "asks for a place before all others on the processor",
-        _scheduling,
-        control=calls_work,
-        walls=[same("syscalls", "sched_setscheduler", "sched_setparam", "sched_setattr", "setpriority")],
-        escape="nothing else of the host's runs while it does",
-    ),
-    Attempt(
-        "resources.processors",
-        "asks which processors there are, and for those of its choice",
-        _processors,
-        control=calls_work,
-        walls=[same("syscalls", "sched_getaffinity", "sched_setaffinity")],
-        escape="it is beside whom it chooses, whose secrets it then measures",
-    ),
-    Attempt(
-        "resources.disk_first",
-        "asks for a place before all others on the disk",
-        _disk_first,
-        control=calls_work,
-        walls=[same("syscalls", "ioprio_set", "ioprio_get")],
-        escape="nothing else of the host's reads or writes while it does",
     ),
     Attempt(
         "resources.kept_alive",

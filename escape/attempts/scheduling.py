@@ -7,7 +7,8 @@ import os
 import struct
 
 from escape.attempt import Attempt, Wall
-from escape.inside import World, call, calls_work, each, every
+from escape.attempts._making import Making, behind
+from escape.inside import World, call, each, every
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -33,9 +34,9 @@ def _priority(world: World) -> str:
 
 
 def _io_priority(world: World) -> str:
-    # Class 7 is none; 0 is what a process has that never asked.
-    lists = [(1, world.victim_pid, 7 << 13), (1, world.victim_pid, 0)]
-    return each("ioprio_set", lists, "another process's turn at the disk was set")
+    # Class 7 is none; 0 is what a process has that never asked. Its own would be that of real time, before all others.
+    lists = [(1, world.victim_pid, 7 << 13), (1, world.victim_pid, 0), (1, 0, 1 << 13)]
+    return each("ioprio_set", lists, "a turn at the disk was set")
 
 
 def _schedule(world: World) -> str:
@@ -57,12 +58,23 @@ def _real_time(world: World) -> str:
 
         return route
 
+    def parameter() -> str:
+        call("sched_setparam", 0, (ctypes.c_int * 1)(1))
+        return "it has a priority of real time"
+
+    def deadline() -> str:
+        # Ten milliseconds of each twenty: SCHED_DEADLINE, which comes before real time.
+        wanted = struct.pack("IIQiIQQQ", 48, 6, 0, 0, 0, 10_000_000, 20_000_000, 20_000_000)
+        call("sched_setattr", 0, wanted, 0)
+        call("sched_setscheduler", 0, 0, (ctypes.c_int * 1)(0))
+        return "it runs by a deadline, before real time"
+
     def sooner() -> str:
         call("setpriority", _PRIO_PROCESS, 0, -20)
         call("setpriority", _PRIO_PROCESS, 0, 0)
         return "it goes before everyone else"
 
-    return every(*map(real_time, (99, 1, 2)), sooner)
+    return every(*map(real_time, (99, 1, 2)), parameter, deadline, sooner)
 
 
 def _affinity(world: World) -> str:
@@ -71,11 +83,11 @@ def _affinity(world: World) -> str:
             where = (ctypes.c_ulong * 16)()
             call("sched_getaffinity", pid, ctypes.sizeof(where), where)
             call("sched_setaffinity", pid, ctypes.sizeof(where), where)
-            return "it says where another process runs"
+            return "it says where a process runs" if pid else "it runs on processors of its choice"
 
         return route
 
-    return every(*map(move, _both(world)))
+    return every(*map(move, (0, *_both(world))))
 
 
 def _looks(world: World) -> str:
@@ -93,13 +105,6 @@ def _processor_clock(world: World) -> str:
     spent = (ctypes.c_long * 2)()
     clocks = [(~pid << 3 | kind, spent) for pid in _both(world) for kind in (2, 6)]
     return each("clock_gettime", clocks, "how long another process has run, and that there is one")
-
-
-def _limits(world: World) -> str:
-    old = (ctypes.c_ulong * 2)()
-    # New limits at an address that cannot be read come before any right is asked for.
-    lists = [(pid, 7, new, old) for pid in _both(world) for new in (8, None)]
-    return each("prlimit64", lists, "another process's limits")
 
 
 def _limits_by_high_bits(world: World) -> str:
@@ -125,40 +130,15 @@ def _core(world: World) -> str:
     return each("prctl", lists, "it chooses with whom another process shares a core")
 
 
-def _barrier(world: World) -> str:
-    return each("membarrier", [(1, 0, 0), (2, 0, 0)], "every processor of the host was interrupted for it")
-
-
-def _attempt(
-    name: str,
-    sentence: str,
-    chain: Callable[[World], str],
-    escape: str,
-    *walls: Wall,
-) -> Attempt:
-    return Attempt(
-        f"scheduling.{name}",
-        sentence,
-        chain,
-        control=calls_work,
-        walls=walls,
-        escape=escape,
-        victims=["process"],
-    )
-
+_attempt = Making("scheduling", victims=["process"])
 
 _SLOWED = "another process can be slowed down, or kept from running"
 _KNOWN = "other processes have names, and say something about themselves"
 
 
-def _behind(refused: str, unseen: str, foreign: str, apart: str = "") -> tuple[Wall, ...]:
-    """Give the walls around another process: the filter, no number for it, another user, another domain."""
-    return (
-        Wall("syscalls", refused),
-        Wall("pid_namespace", unseen),
-        Wall("separate_user", foreign),
-        *([Wall("landlock", apart)] if apart else []),
-    )
+def _behind(refused: str, unseen: str, foreign: str) -> tuple[Wall, ...]:
+    # The kernel also asks that who is steered has no right that the other lacks: root's has every one.
+    return behind(refused, unseen, foreign, "separate_user", hosted=["capabilities"])
 
 
 ATTEMPTS: tuple[Attempt, ...] = (
@@ -170,9 +150,10 @@ ATTEMPTS: tuple[Attempt, ...] = (
         ),
     ),
     _attempt(
-        "io_priority", "sets the turn of another process at the disk", _io_priority, _SLOWED,
+        "io_priority", "sets the turn of another process at the disk, and its own before all others", _io_priority,
+        _SLOWED,
         *_behind(
-            "EPERM at ioprio_set", "EINVAL at ioprio_set, ESRCH at ioprio_set",
+            "EPERM at ioprio_set", "EINVAL at ioprio_set, ESRCH at ioprio_set, EPERM at ioprio_set",
             "EINVAL at ioprio_set, EPERM at ioprio_set",
         ),
     ),
@@ -187,13 +168,23 @@ ATTEMPTS: tuple[Attempt, ...] = (
         ),
     ),
     _attempt(
-        "real_time", "puts itself before everyone else, in real time", _real_time, _SLOWED,
-        Wall("syscalls", "EPERM at sched_setscheduler, EPERM at setpriority"),
-        Wall("kernel", "EINVAL at sched_setscheduler, EPERM at sched_setscheduler, EACCES at setpriority"),
+        "real_time", "puts itself before everyone else, in real time, by a deadline and by its priority", _real_time,
+        _SLOWED,
+        Wall(
+            "syscalls",
+            "EPERM at sched_setscheduler, EPERM at sched_setparam, EPERM at sched_setattr, EPERM at setpriority",
+        ),
+        Wall(
+            "kernel",
+            "EINVAL at sched_setscheduler, EPERM at sched_setscheduler, EINVAL at sched_setparam, "
+            "EPERM at sched_setattr, EACCES at setpriority",
+        ),
     ),
     _attempt(
-        "affinity", "says on which processors another process runs", _affinity, _SLOWED,
-        *_behind("EPERM at sched_getaffinity", "ESRCH at sched_getaffinity", "EPERM at sched_setaffinity"),
+        "affinity", "says on which processors it and others run", _affinity,
+        "it is beside whom it chooses, whose secrets it then measures",
+        # Of itself nobody else keeps it, see neighbours.affinity for what stands around others.
+        Wall("syscalls", "EPERM at sched_getaffinity"),
     ),
     _attempt(
         "looks", "asks for group, session, priority and scheduling of another process", _looks, _KNOWN,
@@ -205,30 +196,21 @@ ATTEMPTS: tuple[Attempt, ...] = (
         Wall("syscalls", "EPERM at clock_gettime"), Wall("pid_namespace", "EINVAL at clock_gettime"),
     ),
     _attempt(
-        "limits", "reads the limits of another process", _limits, _KNOWN,
-        *_behind(
-            "EPERM at prlimit64", "EFAULT at prlimit64, ESRCH at prlimit64", "EFAULT at prlimit64, EPERM at prlimit64",
-        ),
-    ),
-    _attempt(
         "limits_by_high_bits", "names a process to prlimit64 in a number that is too wide for a pid",
         _limits_by_high_bits, "the filter compares another number than the kernel uses",
         Wall("syscalls", "EPERM at prlimit64"),
     ),
     _attempt(
         "memory_policy", "moves the memory of another process to another node", _memory_policy, _SLOWED,
-        *_behind(
+        *behind(
             "EPERM at migrate_pages, EPERM at set_mempolicy_home_node",
             "ESRCH at migrate_pages, EINVAL at set_mempolicy_home_node",
-            *["ESRCH at migrate_pages, EPERM at migrate_pages, EINVAL at set_mempolicy_home_node"] * 2,
+            "ESRCH at migrate_pages, EPERM at migrate_pages, EINVAL at set_mempolicy_home_node",
+            "user_namespace",
         ),
     ),
     _attempt(
         "core", "chooses with whom another process shares a core", _core, "secrets leak between neighbours on a core",
         Wall("syscalls", "EPERM at prctl"), Wall("kernel", "EINVAL at prctl"),
-    ),
-    _attempt(
-        "barrier", "interrupts every processor of the host by membarrier", _barrier, _SLOWED,
-        Wall("syscalls", "ENOSYS at membarrier"),
     ),
 )  # fmt: skip

@@ -9,11 +9,11 @@ import signal
 import struct
 
 from escape.attempt import Attempt, Wall
+from escape.attempts._making import Making, behind
 from escape.inside import (
     Stopped,
     World,
     call,
-    calls_work,
     descriptors_work,
     do,
     each,
@@ -39,7 +39,7 @@ def _both(world: World) -> tuple[int, int]:
 
 
 def _kill(world: World) -> str:
-    lists = [*((world.victim_pid, number) for number in _UNNOTICED), (world.daemon_pid, 0)]
+    lists = [*((world.victim_pid, number) for number in (_NO_SIGNAL, *_UNNOTICED)), (world.daemon_pid, 0)]
     return each("kill", lists, "another process was signalled")
 
 
@@ -201,28 +201,7 @@ def _oom(world: World) -> str:
     return every(*(aim(f"/proc/{who}/oom_score_adj") for who in _both(world)))
 
 
-def _attempt(
-    name: str,
-    sentence: str,
-    chain: Callable[[World], str],
-    escape: str,
-    *walls: Wall,
-    control: Callable[[World], None] = calls_work,
-    cve: str = "",
-    allowed: str = "",
-) -> Attempt:
-    return Attempt(
-        f"signals.{name}",
-        sentence,
-        chain,
-        control=control,
-        walls=walls,
-        escape=escape,
-        cve=cve,
-        victims=["process"],
-        allowed=allowed,
-    )
-
+_attempt = Making("signals", victims=["process"])
 
 _ENDED = "any process of the user, the daemon among them, can be ended"
 _QUEUE_REFUSED = ", ".join(
@@ -231,24 +210,18 @@ _QUEUE_REFUSED = ", ".join(
 _KNOWN = "other processes have names, and say something about themselves"
 
 
-def _behind(refused: str, unseen: str, foreign: str, apart: str = "") -> tuple[Wall, ...]:
-    """Give the walls around another process: the filter, no number for it, another user, another domain."""
-    return (
-        Wall("syscalls", refused),
-        Wall("pid_namespace", unseen),
-        Wall("separate_user", foreign),
-        *([Wall("landlock", apart)] if apart else []),
-    )
+def _behind(refused: str, unseen: str, foreign: str) -> tuple[Wall, ...]:
+    return behind(refused, unseen, foreign, "separate_user", "landlock")
 
 
 ATTEMPTS: tuple[Attempt, ...] = (
     _attempt(
         "kill", "signals a process of the host's, and the daemon", _kill, _ENDED,
-        *_behind("EPERM at kill", "ESRCH at kill", "EPERM at kill", "EPERM at kill"),
+        *_behind("EPERM at kill", "ESRCH at kill", "EINVAL at kill, EPERM at kill"),
     ),
     _attempt(
         "group", "signals the daemon's whole process group", _group, _ENDED,
-        *_behind("EPERM at kill", "ESRCH at kill", *["EINVAL at kill, EPERM at kill"] * 2),
+        *_behind("EPERM at kill", "ESRCH at kill", "EINVAL at kill, EPERM at kill"),
     ),
     # Without a namespace the kernel says that it went well even where it reached nobody: the filter must answer.
     _attempt(
@@ -265,7 +238,7 @@ ATTEMPTS: tuple[Attempt, ...] = (
         "thread", "signals a single thread of another process by tkill and tgkill", _thread, _ENDED,
         *_behind(
             "EPERM at tkill, EPERM at tgkill", "ESRCH at tkill, ESRCH at tgkill",
-            *["EINVAL at tkill, EPERM at tkill, EINVAL at tgkill, EPERM at tgkill"] * 2,
+            "EINVAL at tkill, EPERM at tkill, EINVAL at tgkill, EPERM at tgkill",
         ),
     ),
     _attempt(
@@ -274,7 +247,7 @@ ATTEMPTS: tuple[Attempt, ...] = (
             "EPERM at rt_sigqueueinfo, EPERM at rt_tgsigqueueinfo",
             "EFAULT at rt_sigqueueinfo, ESRCH at rt_sigqueueinfo, EFAULT at rt_tgsigqueueinfo, "
             "ESRCH at rt_tgsigqueueinfo",
-            *[_QUEUE_REFUSED] * 2,
+            _QUEUE_REFUSED,
         ),
     ),
     _attempt(
@@ -287,7 +260,7 @@ ATTEMPTS: tuple[Attempt, ...] = (
         "pidfd", "signals another process through a descriptor of it", _pidfd, _ENDED,
         *_behind(
             "EPERM at pidfd_send_signal, EPERM at pidfd_open", "EBADF at pidfd_send_signal, ESRCH at pidfd_open",
-            *["EBADF at pidfd_send_signal, EPERM at pidfd_send_signal"] * 2,
+            "EBADF at pidfd_send_signal, EPERM at pidfd_send_signal",
         ),
     ),
     _attempt(

@@ -196,17 +196,28 @@ def _own_filter(world: World) -> str:
 
 
 def _peer(world: World) -> str:
-    size = ctypes.c_uint(12)
+    """Ask who holds the other end: for a handle, to signal it and to take what it has open, and for its number."""
     with _door(world) as connection:
         at = connection.fileno()
-        return each(
-            "getsockopt",
-            [
-                (at, socket.SOL_SOCKET, _SO_PEERPIDFD, ctypes.create_string_buffer(12), size),
-                (at, socket.SOL_SOCKET, _SO_PEERCRED, ctypes.create_string_buffer(12), size),
-            ],
-            "a handle on the daemon",
-        )
+
+        def handle() -> str:
+            held, size = (ctypes.c_int * 1)(-1), (ctypes.c_uint * 1)(4)
+            call("getsockopt", at, socket.SOL_SOCKET, _SO_PEERPIDFD, held, size)
+            try:
+                return every(
+                    lambda: f"the daemon was signalled ({call('pidfd_send_signal', held[0], 0, None, 0)})",
+                    lambda: _taken(held[0]),
+                )
+            finally:
+                os.close(held[0])
+
+        asked = (at, socket.SOL_SOCKET, _SO_PEERCRED, ctypes.create_string_buffer(12), ctypes.c_uint(12))
+        return every(handle, lambda: each("getsockopt", [asked], "the daemon's number"))
+
+
+def _taken(handle: int) -> str:
+    os.close(call("pidfd_getfd", handle, 0, 0))
+    return "a descriptor of the daemon's"
 
 
 def _names(world: World) -> str:
@@ -379,7 +390,7 @@ ATTEMPTS = (
         control=the_door_opens,
         walls=[
             Wall("syscalls", "ENOSYS at sendmsg"),
-            Wall("capabilities", "EPERM at sendmsg", "EINVAL at sendmsg"),
+            Wall("user_namespace", "EPERM at sendmsg", "EINVAL at sendmsg"),
         ],
         escape="the daemon can be told that somebody else speaks",
         cve="CVE-2013-1979",
@@ -403,11 +414,11 @@ ATTEMPTS = (
     ),
     Attempt(
         "sockets.peer",
-        "asks for a handle on the daemon at the other end of the worker socket",
+        "asks for a handle on the daemon at the other end of the worker socket, to signal it and take its descriptors",
         _peer,
         control=the_door_opens,
         walls=[Wall("syscalls", "ENOSYS at getsockopt")],
-        escape="the daemon has a number and a handle, with which it can be named",
+        escape="the daemon has a name even where it has no number",
     ),
     Attempt(
         "sockets.names",

@@ -17,6 +17,7 @@ from escape.inside import (
     every,
     memory_works,
     numbered,
+    sockets_work,
     stopped,
 )
 from escape.numbers import NUMBERS
@@ -63,6 +64,14 @@ def _clocks(world: World) -> str:
     numbered_so = (~held << 3 | kind for held in (*range(8), world.victim_pid) for kind in range(8))
     clocks = (*range(32), *numbered_so)
     return steps(("clock_gettime", (clock, None)) for clock in clocks if clock not in _ALLOWED_CLOCKS)
+
+
+def _flags(world: World) -> str:
+    # On no descriptor: unfiltered, the kernel says EBADF to each.
+    flags = [1 << bit for bit in range(32)]
+    sent = (("sendto", (-1, None, 0, each, None, 0)) for each in flags)
+    received = (("recvfrom", (-1, None, 0, each, None, None)) for each in flags)
+    return every(lambda: steps(sent), lambda: steps(received))
 
 
 _SOME_IOCTL = (
@@ -118,6 +127,8 @@ def _high_bits(world: World) -> str:
         ("socket", 0, 1, (2, 10, 16), (0, 1, 0)),
         ("prlimit64", 0, 0, (world.victim_pid, os.getppid() or 1 << 22), (0, 7, None, now)),
         ("landlock_add_rule", 1, 1, (2, 0, 3), (-1, 0, None, 0)),
+        ("sendto", 3, 0, (1, 0x40, 0x4000000), (-1, None, 0, 0, None, 0)),
+        ("recvfrom", 3, 0, (1, 2, 0x2000), (-1, None, 0, 0, None, None)),
     )
     try:
         for name, at, allowed, others, arguments in conditions:
@@ -161,6 +172,7 @@ ALIKE = {
 
 NOT_SWEPT = {
     "exit": "ends the process",
+    "sync": "has every disk of the host write",
     "pause": "never returns",
     "fork": "makes a second process, as `limits.processes` does",
     "vfork": "makes a second process on the same stack",
@@ -246,6 +258,18 @@ ATTEMPTS = (
         control=calls_work,
         walls=[Wall("syscalls", "EPERM at clock_gettime")],
         escape="what other processes have run, and which there are, is known",
+    ),
+    Attempt(
+        "sweeps.flags",
+        "sends and receives with every flag",
+        _flags,
+        control=sockets_work,
+        walls=[
+            Wall("syscalls", "EPERM at sendto, EPERM at recvfrom"),
+            Wall("kernel", "EBADF at sendto, EBADF at recvfrom"),
+        ],
+        escape="urgent bytes, errors of others and pages without a copy are the kernel's less trodden paths",
+        cve="CVE-2025-38236",
     ),
     Attempt(
         "sweeps.ioctl",

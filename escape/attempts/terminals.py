@@ -243,7 +243,8 @@ def _answers(world: World) -> None:
             raise
 
 
-_NO_TERMINAL = Wall("session", "ENOTTY at ioctl")
+# A stream that is a pipe is no terminal, whatever session the process is in.
+_NO_TERMINAL = Wall("descriptors", "ENOTTY at ioctl")
 _BY_FILTER = Wall("syscalls", "EPERM at ioctl")
 
 
@@ -291,7 +292,7 @@ ATTEMPTS = (
         "asks its standard streams for a terminal's settings through libc",
         _attributes,
         control=_answers,
-        walls=[Wall("session", "ENOTTY at tcgetattr")],
+        walls=[Wall("descriptors", "ENOTTY at tcgetattr")],
         escape="a stream of the worker's is the operator's terminal",
     ),
     _request(

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import ctypes
 import os
-import socket
-import time
 
 from escape.attempt import Attempt, Wall
-from escape.inside import Stopped, World, call, calls_work, do, each, every, the_door_opens
+from escape.attempts._making import Making, behind
+from escape.inside import Stopped, World, call, do, each, every, pause, reap
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -19,7 +18,6 @@ _SUSPEND_SECCOMP = 1 << 21
 _UNMAPPED = (
     8  # below vm.mmap_min_addr nothing is mapped in any process: EFAULT says that the rights were there
 )
-_SO_PEERPIDFD = 77
 _PERF_SIZE = 64
 _SOFTWARE, _TASK_CLOCK, _EXCLUDE_KERNEL_AND_HYPERVISOR = 1, 1, 0b11 << 5
 _MADV_COLD = 20
@@ -56,7 +54,7 @@ def _attach(world: World) -> str:
         for _ in range(50):
             if call("wait4", pid, None, os.WNOHANG, None):
                 break
-            time.sleep(0.01)
+            pause(10)
         call("ptrace", _DETACH, pid, 0, 0)
         return "the victim was traced"
 
@@ -78,12 +76,14 @@ def _traceme(world: World) -> str:
 def _trace_child(world: World) -> str:
     child = do("fork", os.fork)
     if child == 0:
-        time.sleep(0.2)
-        os._exit(0)
+        try:
+            pause(200)
+        finally:
+            os._exit(0)
     try:
         call("ptrace", _SEIZE, child, 0, 0)
     finally:
-        os.waitpid(child, 0)
+        reap(child)
     return "the calls of a child can be rewritten when its filter has seen them"
 
 
@@ -137,20 +137,6 @@ def _getfd(descriptor: int) -> str:
 def _descriptors(world: World) -> str:
     # Without a process behind it, EBADF tells a filter that is gone.
     return every(lambda: _getfd(-1), *(_pidfd(pid, _getfd) for pid in _others(world)))
-
-
-def _peer(world: World) -> str:
-    with socket.socket(socket.AF_UNIX) as connection:
-        connection.connect(world.socket)
-        packed = do("getsockopt", lambda: connection.getsockopt(socket.SOL_SOCKET, _SO_PEERPIDFD, 4))
-    descriptor = int.from_bytes(packed, "little")
-    try:
-        return every(
-            lambda: _getfd(descriptor),
-            lambda: f"the daemon was signalled ({call('pidfd_send_signal', descriptor, 0, None, 0)})",
-        )
-    finally:
-        os.close(descriptor)
 
 
 def _clock_of_a_task() -> ctypes.Array[ctypes.c_uint64]:
@@ -230,52 +216,29 @@ def _set_mm(world: World) -> str:
     return each("prctl", lists, "it shows another command line, or program, than its own")
 
 
-def _attempt(
-    name: str,
-    sentence: str,
-    chain: Callable[[World], str],
-    escape: str,
-    *walls: Wall,
-    cve: str = "",
-    **more: bool,
-) -> Attempt:
-    return Attempt(
-        f"tracing.{name}",
-        sentence,
-        chain,
-        control=the_door_opens if name == "peer" else calls_work,
-        walls=walls,
-        escape=escape,
-        cve=cve,
-        victims=["process"],
-        alone=more.get("alone", False),
-        doors=more.get("doors", False),
-    )
-
+_attempt = Making("tracing", victims=["process"])
 
 _STEERED = "another process does what the worker says, with that process's rights"
 _READ = "what another process holds in memory, keys among it, can be read"
 
 
-def _behind(refused: str, unseen: str, *foreign: str) -> tuple[Wall, ...]:
-    """Give the walls around another process: the filter, no number for it, another user, a namespace, a domain."""
-    return (
-        Wall("syscalls", refused),
-        Wall("pid_namespace", unseen),
-        *(Wall(layer, *foreign) for layer in ("separate_user", "user_namespace", "landlock")),
-    )
+def _apart(refused: str, unseen: str, foreign: str) -> tuple[Wall, ...]:
+    # Whoever is in another user namespace may not be looked into, its own user's processes among them, see ptrace(2).
+    return behind(refused, unseen, foreign, "user_namespace")
 
 
 ATTEMPTS: tuple[Attempt, ...] = (
     _attempt(
         "attach", "attaches to a process of the host's and traces it", _attach, _STEERED,
-        *_behind("EPERM at ptrace", "ESRCH at ptrace", "ESRCH at ptrace, EPERM at ptrace"),
+        *_apart("EPERM at ptrace", "ESRCH at ptrace", "ESRCH at ptrace, EPERM at ptrace"),
     ),
     _attempt(
         "seize", "seizes a process of the host's, the daemon and its own parent, their filters off as well", _seize,
         _STEERED,
-        *_behind(
-            "EPERM at ptrace", "ESRCH at ptrace", "ESRCH at ptrace, EPERM at ptrace",
+        Wall("syscalls", "EPERM at ptrace"), Wall("pid_namespace", "ESRCH at ptrace"),
+        Wall(
+            "user_namespace",
+            "ESRCH at ptrace, EPERM at ptrace",
             "ESRCH at ptrace, EPERM at ptrace, EINVAL at ptrace",
         ),
         cve="CVE-2022-30594",
@@ -294,42 +257,35 @@ ATTEMPTS: tuple[Attempt, ...] = (
     ),
     _attempt(
         "read_memory", "reads another process's memory by process_vm_readv", _read_memory, _READ,
-        *_behind(
+        *_apart(
             "EPERM at process_vm_readv", "EINVAL at process_vm_readv, ESRCH at process_vm_readv",
             "EINVAL at process_vm_readv, EPERM at process_vm_readv",
         ),
     ),
     _attempt(
         "write_memory", "writes into another process's memory by process_vm_writev", _write_memory, _STEERED,
-        *_behind(
+        *_apart(
             "EPERM at process_vm_writev", "EINVAL at process_vm_writev, ESRCH at process_vm_writev",
             "EINVAL at process_vm_writev, EPERM at process_vm_writev",
         ),
     ),
     _attempt(
         "proc", "opens memory, environment and maps of other processes under /proc", _proc, _READ,
-        Wall("mounts", "ENOENT at open"), Wall("separate_user", "EACCES at open"),
-        Wall("user_namespace", "EACCES at open"), Wall("landlock", "EACCES at open"),
+        Wall("mounts", "ENOENT at open"), Wall("user_namespace", "EACCES at open"),
         cve="CVE-2012-0056",
     ),
     _attempt(
         "kcmp", "compares its kernel objects with another process's", _kcmp,
         "the order of objects in the kernel's memory helps to attack it",
-        *_behind("EPERM at kcmp", "ESRCH at kcmp", "ESRCH at kcmp, EPERM at kcmp"),
+        *_apart("EPERM at kcmp", "ESRCH at kcmp", "ESRCH at kcmp, EPERM at kcmp"),
     ),
     _attempt(
         "descriptors", "takes a descriptor out of another process", _descriptors,
         "what another process has open, the hub's database among it, is the worker's too",
-        *_behind(
+        *_apart(
             "EPERM at pidfd_getfd, EPERM at pidfd_open", "EBADF at pidfd_getfd, ESRCH at pidfd_open",
             "EBADF at pidfd_getfd, EPERM at pidfd_getfd",
         ),
-    ),
-    _attempt(
-        "peer", "asks the worker socket for a descriptor of the daemon, to take its descriptors and signal it", _peer,
-        "the daemon has a name even where it has no number",
-        Wall("syscalls", "ENOSYS at getsockopt"),
-        doors=True,
     ),
     _attempt(
         "counters", "counts what another process, or a whole processor, does", _perf, _READ,
@@ -346,7 +302,7 @@ ATTEMPTS: tuple[Attempt, ...] = (
     _attempt(
         "advise", "has another process's memory reclaimed by process_madvise", _advise,
         "another process is slowed down, and answers by its speed",
-        *_behind(
+        *_apart(
             "EPERM at process_madvise, EPERM at pidfd_open", "EBADF at process_madvise, ESRCH at pidfd_open",
             "EBADF at process_madvise, EACCES at process_madvise",
         ),
@@ -361,7 +317,7 @@ ATTEMPTS: tuple[Attempt, ...] = (
     ),
     _attempt(
         "pages", "asks where the pages of another process lie", _move_pages, _READ,
-        *_behind(
+        *_apart(
             "EPERM at move_pages", "EINVAL at move_pages, ESRCH at move_pages",
             "EINVAL at move_pages, EPERM at move_pages",
         ),
@@ -370,7 +326,7 @@ ATTEMPTS: tuple[Attempt, ...] = (
     _attempt(
         "robust_list", "asks for the address of another process's list of locks", _robust_list,
         "where another process's memory lies is known",
-        *_behind(
+        *_apart(
             "EPERM at get_robust_list", "EFAULT at get_robust_list, ESRCH at get_robust_list",
             "EFAULT at get_robust_list, EPERM at get_robust_list",
         ),

@@ -11,7 +11,8 @@ import os
 from contextlib import suppress
 
 from escape.attempt import Attempt, Wall
-from escape.inside import Stopped, World, call, calls_work, each, every, files_work
+from escape.attempts._making import without_rights
+from escape.inside import AT_FDCWD, Stopped, World, call, calls_work, each, every, files_work
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
 
     Chain = Callable[[World], str]
 
-_AT_FDCWD, _AT_RECURSIVE = -100, 0x8000
+_AT_RECURSIVE = 0x8000
 _OPEN_TREE_CLONE, _MOVE_MOUNT_EMPTY_PATHS = 1, 0x4 | 0x40
 _FSCONFIG_SET_STRING, _FSCONFIG_CREATE = 1, 6
 _LSMT_ROOT = (1 << 64) - 1
@@ -38,7 +39,7 @@ def _with_new_calls(kind: str) -> Chain:
             call("fsconfig", context, _FSCONFIG_CREATE, None, None, 0)
             mount = call("fsmount", context, 1, 0)
             try:
-                call("move_mount", mount, "", _AT_FDCWD, world.home, _MOVE_MOUNT_EMPTY_PATHS)
+                call("move_mount", mount, "", AT_FDCWD, world.home, _MOVE_MOUNT_EMPTY_PATHS)
                 return f"a {kind} over the home: {os.listdir(world.home)[:9]}"
             finally:
                 os.close(mount)
@@ -73,15 +74,15 @@ def _overflown(_: World) -> str:
 
 def _tree_cloned(world: World) -> str:
     def chain(path: str) -> str:
-        tree = call("open_tree", _AT_FDCWD, path, _OPEN_TREE_CLONE | _AT_RECURSIVE | os.O_CLOEXEC)
+        tree = call("open_tree", AT_FDCWD, path, _OPEN_TREE_CLONE | _AT_RECURSIVE | os.O_CLOEXEC)
         try:
-            call("move_mount", tree, "", _AT_FDCWD, world.home, _MOVE_MOUNT_EMPTY_PATHS)
+            call("move_mount", tree, "", AT_FDCWD, world.home, _MOVE_MOUNT_EMPTY_PATHS)
             return f"{path} is mounted over the home"
         finally:
             os.close(tree)
 
     return every(
-        lambda: f"no such flags ({call('open_tree', _AT_FDCWD, '/', 1 << 30)})",
+        lambda: f"no such flags ({call('open_tree', AT_FDCWD, '/', 1 << 30)})",
         lambda: chain("/"),
         lambda: chain(world.home),
     )
@@ -100,7 +101,7 @@ def _attributes(world: World) -> str:
         lambda: f"no size ({call('mount_setattr', -1, '', 0, loose, 1)})",
         lambda: each(
             "mount_setattr",
-            [(_AT_FDCWD, path, _AT_RECURSIVE, loose, 32) for path in ("/", world.home, world.library)],
+            [(AT_FDCWD, path, _AT_RECURSIVE, loose, 32) for path in ("/", world.home, world.library)],
             "it can be written",
         ),
     )
@@ -111,19 +112,19 @@ def _tree_attributes(world: World) -> str:
     flags = _OPEN_TREE_CLONE | _AT_RECURSIVE
 
     def chain() -> str:
-        os.close(call("open_tree_attr", _AT_FDCWD, world.library, flags, loose, 32))
+        os.close(call("open_tree_attr", AT_FDCWD, world.library, flags, loose, 32))
         return "a copy of the library's mount that can be written"
 
     return every(
-        lambda: f"no size ({call('open_tree_attr', _AT_FDCWD, '/', flags, loose, 1)})",
-        lambda: f"no such flags ({call('open_tree_attr', _AT_FDCWD, '/', 1 << 30, None, 0)})",
+        lambda: f"no size ({call('open_tree_attr', AT_FDCWD, '/', flags, loose, 1)})",
+        lambda: f"no such flags ({call('open_tree_attr', AT_FDCWD, '/', 1 << 30, None, 0)})",
         chain,
     )
 
 
 def _picked(world: World) -> str:
     def chain() -> str:
-        context = call("fspick", _AT_FDCWD, world.home, 0)
+        context = call("fspick", AT_FDCWD, world.home, 0)
         try:
             call("fsconfig", context, 0, "rw", None, 0)
             call("fsconfig", context, 7, None, None, 0)
@@ -181,7 +182,7 @@ ATTEMPTS: tuple[Attempt, ...] = (
             control=files_work,
             walls=[
                 Wall("syscalls", "EPERM at fsconfig, EPERM at move_mount, EPERM at fsopen"),
-                Wall("capabilities", "EINVAL at fsconfig, EPERM at move_mount, EPERM at fsopen"),
+                *without_rights("EINVAL at fsconfig, EPERM at move_mount, EPERM at fsopen"),
             ],
             escape=_VIEW,
             cve="CVE-2021-41133",
@@ -195,7 +196,7 @@ ATTEMPTS: tuple[Attempt, ...] = (
         control=files_work,
         walls=[
             Wall("syscalls", "EPERM at fsconfig, EPERM at fsopen"),
-            Wall("capabilities", "EINVAL at fsconfig, EPERM at fsopen"),
+            *without_rights("EINVAL at fsconfig, EPERM at fsopen"),
         ],
         escape="the kernel's memory is written past a page",
         cve="CVE-2022-0185",
@@ -207,7 +208,7 @@ ATTEMPTS: tuple[Attempt, ...] = (
         control=files_work,
         walls=[
             Wall("syscalls", "EPERM at open_tree"),
-            Wall("capabilities", "EINVAL at open_tree, EPERM at open_tree"),
+            *without_rights("EINVAL at open_tree, EPERM at open_tree"),
         ],
         escape=_VIEW,
         cve="CVE-2021-41133, CVE-2021-42762",
@@ -219,7 +220,7 @@ ATTEMPTS: tuple[Attempt, ...] = (
         control=files_work,
         walls=[
             Wall("syscalls", "EPERM at mount_setattr"),
-            Wall("capabilities", "EINVAL at mount_setattr, EPERM at mount_setattr"),
+            *without_rights("EINVAL at mount_setattr, EPERM at mount_setattr"),
         ],
         escape=_ROOM,
         cve="CVE-2021-41133",
@@ -231,7 +232,7 @@ ATTEMPTS: tuple[Attempt, ...] = (
         control=files_work,
         walls=[
             Wall("syscalls", "EPERM at open_tree_attr"),
-            Wall("capabilities", "EPERM at open_tree_attr, EINVAL at open_tree_attr"),
+            *without_rights("EPERM at open_tree_attr, EINVAL at open_tree_attr"),
         ],
         escape=_ROOM,
     ),
@@ -242,7 +243,7 @@ ATTEMPTS: tuple[Attempt, ...] = (
         control=files_work,
         walls=[
             Wall("syscalls", "EPERM at fsconfig, EPERM at fspick"),
-            Wall("capabilities", "EINVAL at fsconfig, EPERM at fspick"),
+            *without_rights("EINVAL at fsconfig, EPERM at fspick"),
         ],
         escape=_ROOM,
         cve="CVE-2021-41133",

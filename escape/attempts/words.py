@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from escape.attempt import REPORT
 from escape.attempts._knocking import (
     CALL,
     FORGED,
@@ -14,8 +15,8 @@ from escape.attempts._knocking import (
     RECORDS,
     UNJUDGED,
     all_refused,
-    attempt,
     framed,
+    knock,
     message,
 )
 
@@ -136,6 +137,7 @@ def _others_thread(world: World) -> str:
         for thread in threads
         for line, body in (
             (RECORDS, {"kind": PLAN, "body": {}}),
+            (RECORDS, {"kind": REPORT, "body": {}}),
             (PROPOSE, {"call_id": "a"}),
             (CALL, {"call_id": "a"}),
         )
@@ -178,6 +180,6 @@ _ROWS = (
 _PUBLISHED = {"options": "CVE-2021-21261, CVE-2025-59532", "fields": "CVE-2021-43860"}
 
 ATTEMPTS: tuple[Attempt, ...] = tuple(
-    attempt(f"words.{name}", sentence, chain, answer, escape=escape, cve=_PUBLISHED.get(name, ""))
+    knock(f"words.{name}", sentence, chain, answer, escape=escape, cve=_PUBLISHED.get(name, ""))
     for name, sentence, chain, answer, escape in _ROWS
 )

@@ -2,25 +2,33 @@
 
 from __future__ import annotations
 
+import difflib
+import signal
+import sys
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import click
 
+from escape.attempts import ATTEMPTS, CLASSES
 from spl.cli.options import output_option
 from spl.cli.output import is_json, on_terminal, print_json, print_line, print_rows
 from spl.cli.text import shown
-from spl.errors import EscapeFailed, InvalidBody
+from spl.errors import EscapeFailed, EscapeUnfinished, InvalidBody
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
+    from types import FrameType
+    from typing import NoReturn
 
     from escape.suite import Found, Heard
 
 Json = dict[str, Any]
 
-_COLUMNS: Final = ("id", "shape", "profile", "layer", "expected", "got", "ok")
+_KINDS: Final = [module.__name__.rpartition(".")[2] for module in CLASSES]
+_CLASSES: Final = f"Classes: {', '.join(_KINDS)}."
+_ESCAPED: Final = "ESCAPED"
 
 _shapes = click.option(
     "--shape",
@@ -36,12 +44,23 @@ def escape() -> None:
     """Try to get out of a sandboxed run, in every known way, and see what stops it."""
 
 
-@escape.command("run", short_help="Make every attempt, or those of some classes.")
+@escape.command("run", short_help="Make every attempt, or those of some classes.", epilog=_CLASSES)
 @click.argument("what", nargs=-1, metavar="[CLASS|ID]...")
 @output_option
 @_shapes
-@click.option("--profile", "profiles", multiple=True, metavar="NAME", help="A shipped profile; repeatable.")
-@click.option("--save", metavar="FILE", help="Make the mutations too, and write the whole report there.")
+@click.option(
+    "--profile",
+    "profiles",
+    multiple=True,
+    metavar="NAME",
+    help="A shipped profile that a run can start with; repeatable. All of them unless given.",
+)
+@click.option(
+    "--save",
+    metavar="FILE",
+    help="Take each layer away too, and write the whole report there; only as root, and with no class, shape or "
+    "profile named.",
+)
 def run(
     what: tuple[str, ...],
     output: str | None,
@@ -49,18 +68,23 @@ def run(
     profiles: tuple[str, ...],
     save: str | None,
 ) -> None:
-    """Make every attempt to get out, from inside runs of a member of a throw-away daemon, and print a row for each.
+    """Make every attempt to get out, from inside runs of a member of a throw-away daemon, and say what stopped it.
 
-    Only the red rows are printed as a table, unless classes or ids are named. Fails unless every row is green. As root
+    Prints a line for each class, and each row of those that are named or red. Fails unless every row is green. As root
     both shapes are tried, the same-user one as an ordinary uid.
     """
     from escape import attempting, report, suite  # noqa: PLC0415 - with them comes the whole daemon
 
-    _require_known(what, attempting.names())
+    _require_known(what, [*_KINDS, *ATTEMPTS])
     _require_known(profiles, attempting.shipped())
     chosen = _possible(shapes)
+    if save is not None:
+        _require_writable(save, whole=not (what or profiles or shapes) and len(chosen) > 1)
     with _progress() as heard:
         found = suite.run(chosen, profiles or attempting.shipped(), what, heard)
+    if not found.rows:
+        why = "; ".join(dict.fromkeys(each["why"] for each in found.lacks))
+        raise EscapeUnfinished(f"nothing was attempted: {why}")
     mutated = suite.Found()
     if save is not None:
         with _progress() as heard:
@@ -69,7 +93,7 @@ def run(
     if is_json(output):
         print_json(report.document(found, mutated))
     else:
-        _print_found(found, found.rows if what else found.red)
+        _print_report(report.document(found, mutated), what)
     _require_green(found, mutated)
 
 
@@ -78,16 +102,19 @@ def run(
 @output_option
 @_shapes
 def mutate(what: tuple[str, ...], output: str | None, shapes: tuple[str, ...]) -> None:
-    """Take every layer away in turn, or those named, and show which rows turn red for it.
+    """Take every layer away in turn, or those named, and show which of its rows turn red for it.
 
     Fails when the absence of one is not noticed. What is weakened has a stub for a worker socket and a credential that
-    opens nothing; no daemon can be started so.
+    opens nothing; no daemon can be started so. It then really does what the layer would have stopped, as an ordinary
+    uid and against victims of its own: it connects to sockets of this host's, for one, and says nothing there.
     """
     from escape import suite, weakened  # noqa: PLC0415
 
     _require_known(what, [removal.layer for removal in weakened.REMOVALS])
     with _progress() as heard:
         found = suite.mutate(_possible(shapes), what, heard)
+    if not found.mutations:
+        raise EscapeUnfinished("nothing was taken away: there is no such layer in this shape")
     if is_json(output):
         print_json({"hosts": found.hosts, "mutations": found.mutations})
     else:
@@ -95,29 +122,28 @@ def mutate(what: tuple[str, ...], output: str | None, shapes: tuple[str, ...]) -
     _require_green(suite.Found(), found)
 
 
-@escape.command("report", short_help="Show the report that came with this release.")
-@click.argument("file", required=False, type=click.Path(dir_okay=False, exists=True))
+@escape.command("report", short_help="Show the report that came with this release.", epilog=_CLASSES)
+@click.argument("what", nargs=-1, metavar="[CLASS|ID]...")
+@click.option(
+    "--file", metavar="FILE", type=click.Path(dir_okay=False, exists=True), help="Another report than that."
+)
 @output_option
-def report_(file: str | None, output: str | None) -> None:
-    """Show a report, the one that came with this release unless FILE is given: every row and every layer taken away."""
+def report_(what: tuple[str, ...], file: str | None, output: str | None) -> None:
+    """Show what came of every attempt, and of each layer taken away, when this release was made, and on which host.
+
+    Prints a line for each class, and each row of those that are named.
+    """
     from escape import report  # noqa: PLC0415
 
     try:
         said = report.load(report.PATH if file is None else Path(file))
     except ValueError as error:
-        raise InvalidBody(f"this is no report of the escape suite: {error}") from None
+        raise InvalidBody(f"this is no report of the escape suite: {shown(str(error))}") from None
+    _require_known(what, [*_KINDS, *ATTEMPTS])
     if is_json(output):
         print_json(said)
-        return
-    for shape, host in said["hosts"].items():
-        print_line(
-            shown(
-                f"{shape}: " + ", ".join(f"{name} {value}" for name, value in host.items() if name != "shape")
-            )
-        )
-    _print_rows(said["rows"])
-    _print_allowed({row["id"] for row in said["rows"]})
-    _print_mutations(said["mutations"])
+    else:
+        _print_report(said, what)
 
 
 def _possible(shapes: Sequence[str]) -> list[str]:
@@ -127,48 +153,128 @@ def _possible(shapes: Sequence[str]) -> list[str]:
     for shape in shapes:
         if shape not in possible:
             raise click.UsageError(f"the shape {shape} needs root")
-    return list(shapes) or possible
+    return list(dict.fromkeys(shapes)) or possible
 
 
 def _require_known(given: Sequence[str], known: Sequence[str]) -> None:
     for name in given:
         if name not in known:
-            raise click.UsageError(f"there is no {shown(name)!r}; there are {', '.join(sorted(set(known)))}")
+            near = difflib.get_close_matches(name, known, n=3)
+            whole = list(dict.fromkeys(each for each in known if "." not in each))
+            hint = f"did you mean {' or '.join(near)}?" if near else f"there are {', '.join(whole)}"
+            raise click.UsageError(f"there is no {shown(name)!r}: {hint}")
+
+
+def _require_writable(path: str, *, whole: bool) -> None:
+    """Refuse to begin what could not be kept, and to keep a part as if it were all."""
+    if not whole:
+        raise click.UsageError("a report is of everything in both shapes: as root, with nothing else named")
+    with open(path, "a", encoding="utf-8"):
+        pass
 
 
 def _require_green(found: Found, mutated: Found) -> None:
     if found.red:
-        ids = ", ".join(sorted({row["id"] for row in found.red}))
-        raise EscapeFailed(f"{len(found.red)} of {len(found.rows)} rows are red: {ids}")
+        escaped = sorted({row["id"] for row in found.red if row["got"].startswith(_ESCAPED)})
+        other = sorted({row["id"] for row in found.red} - set(escaped))
+        parts = [
+            f"{what}: {', '.join(ids)}"
+            for what, ids in (("got out", escaped), ("stopped, but not by what must stop it", other))
+            if ids
+        ]
+        raise EscapeFailed(f"{len(found.red)} of {len(found.rows)} rows are red; {'; '.join(parts)}")
     if mutated.unnoticed:
         names = "; ".join(sorted({f"{each['layer']}: {each['name']}" for each in mutated.unnoticed}))
-        raise EscapeFailed(f"taking these away turned none of their own rows red: {names}")
+        raise EscapeFailed(f"the absence of these was not noticed by all of their rows: {names}")
 
 
-def _print_found(found: Found, rows: Sequence[Json]) -> None:
-    if rows:
-        _print_rows(rows)
-    for each in found.lacks:
-        print_line(shown(f"not attempted, {each['shape']}, {each['profile']}: {each['id']}: {each['why']}"))
-    ids = {row["id"] for row in found.rows}
+def _print_report(said: Json, what: Sequence[str]) -> None:
+    for shape, host in said["hosts"].items():
+        facts = ", ".join(f"{name} {value}" for name, value in host.items() if name != "shape")
+        print_line(shown(f"{shape}: {facts}"))
+    if len(said["hosts"]) == 1 and "hosted" not in said["hosts"]:
+        print_line("hosted: not tried, since it needs root")
+    print_line()
+    rows = said["rows"]
+    named = [row for row in rows if row["id"] in what or row["class"] in what]
+    if named:
+        _print_rows(named)
+    else:
+        _print_classes(rows)
+    _print_red([row for row in rows if not row["ok"]])
+    _print_apart(said["lacks"])
+    ids = {row["id"] for row in rows}
     _print_allowed(ids)
-    print_line(f"{len(ids)} attempts, {len(found.rows)} rows, {len(found.red)} red")
+    if said["mutations"]:
+        _print_mutations(said["mutations"])
+    red = sum(not row["ok"] for row in rows)
+    print_line(f"{len(ids)} attempts, {len(rows)} rows, {red} red")
+
+
+def _print_classes(rows: Sequence[Json]) -> None:
+    kinds = list(dict.fromkeys(row["class"] for row in rows))
+    table = []
+    for kind in kinds:
+        of_it = [row for row in rows if row["class"] == kind]
+        layers = list(dict.fromkeys(row["layer"] for row in of_it))
+        table.append(
+            [kind, len({row["id"] for row in of_it}), len(of_it), sum(not row["ok"] for row in of_it), layers]
+        )
+    print_rows(("class", "attempts", "rows", "red", "stopped by"), table)
+    print_line()
+
+
+def _print_rows(rows: Iterable[Json]) -> None:
+    from escape.report import collapsed  # noqa: PLC0415
+
+    columns = ("id", "layer", "got", "ok", "where")
+    print_rows(
+        columns,
+        [[_marked(row) if name == "ok" else row[name] for name in columns] for row in collapsed(rows)],
+    )
+    print_line()
+
+
+def _marked(row: Json) -> str:
+    attempt = ATTEMPTS.get(row["id"])
+    if not row["ok"]:
+        return "RED"
+    return "allowed" if attempt is not None and attempt.allowed else "green"
+
+
+def _print_red(rows: Sequence[Json]) -> None:
+    if not rows:
+        return
+    from escape.report import collapsed  # noqa: PLC0415
+
+    print_line("RED")
+    table = []
+    for row in collapsed(rows):
+        attempt = ATTEMPTS.get(row["id"])
+        table.append(
+            [row["id"], attempt.sentence if attempt else "", row["expected"], row["got"], row["where"]]
+        )
+    print_rows(("id", "what it does", "expected", "got", "where"), table)
+    print_line()
+
+
+def _print_apart(lacks: Sequence[Json]) -> None:
+    merged: dict[tuple[str, str], list[str]] = {}
+    for each in lacks:
+        merged.setdefault((each["id"], each["why"]), []).append(f"{each['shape']} {each['profile']}")
+    for (name, why), where in merged.items():
+        what = "everything" if name == "*" else name
+        print_line(shown(f"not attempted: {what} ({', '.join(where)}): {why}"))
 
 
 def _print_allowed(ids: set[str]) -> None:
-    from escape.attempts import ATTEMPTS  # noqa: PLC0415
-
     for each in ATTEMPTS.values():
         if each.allowed and each.id in ids:
-            print_line(f"allowed on purpose: {each.id}: {each.allowed}")
-
-
-def _print_rows(rows: Sequence[Json]) -> None:
-    print_rows(_COLUMNS, [[row[name] for name in _COLUMNS] for row in rows])
+            print_line(f"allowed on purpose: {each.id} {each.sentence}: {each.allowed}")
 
 
 def _print_mutations(mutations: Sequence[Json]) -> None:
-    columns = ("layer", "taken away", "shape", "mask lifted", "own rows red", "rows red", "noticed")
+    columns = ("layer", "taken away", "shape", "mask lifted", "its rows", "red", "noticed")
     print_rows(
         columns,
         [
@@ -177,23 +283,33 @@ def _print_mutations(mutations: Sequence[Json]) -> None:
                 each["name"],
                 each["shape"],
                 each["lifted"],
-                len(set(each["own"]) & set(each["red"])),
-                len(each["red"]),
+                len(each["own"]),
+                len(set(each["own"]) & each["red"].keys()),
                 each["ok"],
             ]
             for each in mutations
         ],
     )
+    noticed = sum(each["ok"] for each in mutations)
+    print_line(f"{len(mutations)} times a layer was taken away, {noticed} times it was noticed")
 
 
 @contextmanager
 def _progress() -> Iterator[Heard]:
-    """Show how far the suite is, on standard error when that is a terminal."""
+    """Show how far the suite is, on standard error when that is a terminal; ended by a signal, it cleans up."""
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, _leave)
     if not on_terminal(2):
         yield lambda *_: None
         return
     from rich.console import Console  # noqa: PLC0415
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn  # noqa: PLC0415
+    from rich.progress import (  # noqa: PLC0415
+        BarColumn,
+        MofNCompleteColumn,
+        Progress,
+        TextColumn,
+        TimeElapsedColumn,
+    )
 
     columns = (
         TextColumn("{task.description}", markup=False),
@@ -201,9 +317,8 @@ def _progress() -> Iterator[Heard]:
         MofNCompleteColumn(),
         TimeElapsedColumn(),
     )
-    with Progress(
-        *columns, TextColumn("{task.fields[last]}", markup=False), console=Console(stderr=True)
-    ) as bars:
+    last = TextColumn("{task.fields[last]}", markup=False)
+    with Progress(*columns, last, console=Console(stderr=True)) as bars:
         tasks: dict[str, Any] = {}
 
         def heard(shape: str, said: Json) -> None:
@@ -212,8 +327,12 @@ def _progress() -> Iterator[Heard]:
             if "total" in said:
                 bars.update(tasks[shape], total=said["total"])
             for name in ("row", "lack", "mutation"):
-                if name in said:
-                    last = said[name].get("id") or said[name].get("name")
-                    bars.update(tasks[shape], advance=1, last=shown(str(last)))
+                if name in said and said[name].get("id") != "*":
+                    named = said[name].get("id") or said[name].get("name")
+                    bars.update(tasks[shape], advance=1, last=shown(str(named)))
 
         yield heard
+
+
+def _leave(number: int, _: FrameType | None) -> NoReturn:
+    sys.exit(128 + number)

@@ -12,15 +12,17 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import click
 import pytest
 from click.testing import CliRunner
 
 from escape import installation, suite
+from escape.attempts import ATTEMPTS
 from escape.installation import Installation
 from escape.suite import Found
 from spl.cli.main import commands
 from spl.cli.options import Invocation
-from spl.errors import EscapeFailed, EscapeUnfinished
+from spl.errors import EscapeFailed, EscapeUnfinished, InvalidBody
 
 SPL = [sys.executable, "-m", "spl.cli.main", "escape"]
 ORDINARY = 23461
@@ -32,7 +34,7 @@ ROW = {
 }  # fmt: skip
 MUTATION = {
     "layer": "network", "name": "the daemon's network", "shape": "hosted", "profile": "worker", "lifted": [],
-    "own": ["network.tcp"], "red": ["network.tcp"], "red_before": [], "ok": True,
+    "own": ["network.tcp"], "red": {"network.tcp": "ESCAPED: out"}, "red_before": {}, "unmade": [], "ok": True,
 }  # fmt: skip
 
 
@@ -46,15 +48,19 @@ def test_the_rows_of_a_class_are_printed_and_all_green_is_success() -> None:
     )
     assert done.returncode == 0, done.stderr
     lines = done.stdout.splitlines()
-    assert lines[0].split() == ["id", "shape", "profile", "layer", "expected", "got", "ok"]
-    assert {word for line in lines for word in line.split()} >= {
-        "keyrings.add",
-        "same-user",
-        "hosted",
-        "strict",
-        "EPERM",
-    }
+    assert lines[0].startswith("hosted: kernel ")
+    rows = [line.split() for line in lines if line.startswith("keyrings.")]
+    assert ["keyrings.add", "syscalls", "EPERM", "at", "add_key", "green", "everywhere"] in rows
     assert lines[-1].endswith(" 0 red")
+
+
+def test_a_whole_run_says_what_came_of_each_class(monkeypatch: pytest.MonkeyPatch) -> None:
+    rows = [ROW, {**ROW, "profile": "strict", "layer": "network"}, {**ROW, "id": "abi.x32", "class": "abi"}]
+    monkeypatch.setattr(suite, "run", lambda *_: Found(hosts={"same-user": {"kernel": "6.1"}}, rows=rows))
+    lines = _invoke("run", "-o", "table").output.splitlines()
+    assert ["keyrings", "1", "2", "0", "syscalls,", "network"] in [line.split() for line in lines]
+    assert "hosted: not tried, since it needs root" in lines
+    assert lines[-1] == "2 attempts, 3 rows, 0 red"
 
 
 def test_an_ordinary_user_tries_the_shape_there_is_for_them(world_readable: Installation) -> None:
@@ -67,7 +73,8 @@ def test_an_ordinary_user_tries_the_shape_there_is_for_them(world_readable: Inst
 
     done = spl("run", "keyrings", "-o", "json")
     assert done.returncode == 0, done.stderr
-    assert {row["shape"] for row in json.loads(done.stdout)["rows"]} == {"same-user"}
+    said = json.loads(done.stdout)
+    assert {row["shape"] for row in said["rows"]} == set(said["hosts"]) == {"same-user"}
     refused = spl("run", "--shape", "hosted")
     assert refused.returncode == 2
     assert "needs root" in refused.stderr
@@ -79,22 +86,50 @@ def test_an_ordinary_user_tries_the_shape_there_is_for_them(world_readable: Inst
 def test_what_there_is_not_is_refused_before_anything_is_tried(words: tuple[str, ...]) -> None:
     done = subprocess.run([*SPL, *words], capture_output=True, text=True, timeout=SECONDS)
     assert done.returncode == 2
-    assert "there is no 'nonsense'; there are " in done.stderr
+    assert "there is no 'nonsense': there are " in done.stderr
+
+
+def test_a_name_that_is_nearly_one_is_told() -> None:
+    done = subprocess.run([*SPL, "run", "mount.bind"], capture_output=True, text=True, timeout=SECONDS)
+    assert done.returncode == 2
+    assert "did you mean mounts.bind" in done.stderr
+
+
+@pytest.mark.parametrize(
+    "words", [("run", "--profile", "base"), ("mutate", "separate_user", "--shape", "same-user")]
+)
+def test_where_nothing_is_tried_nothing_has_succeeded(words: tuple[str, ...]) -> None:
+    done = subprocess.run([*SPL, *words], capture_output=True, text=True, timeout=SECONDS)
+    assert done.returncode == EscapeUnfinished.exit_status
+    assert "nothing was " in done.stderr
+
+
+def test_a_report_that_cannot_be_kept_is_not_begun(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(suite, "run", lambda *_: pytest.fail("it was begun"))
+    assert isinstance(_invoke("run", "--save", str(tmp_path / "none" / "r.json")).exception, OSError)
+    for words in (("keyrings",), ("--shape", "hosted"), ("--profile", "worker")):
+        done = _invoke("run", *words, "--save", str(tmp_path / "r.json"))
+        assert isinstance(done.exception, click.UsageError)
+    assert not list(tmp_path.iterdir())
 
 
 def test_a_red_row_fails_and_is_shown(monkeypatch: pytest.MonkeyPatch) -> None:
     red = {**ROW, "got": "ESCAPED: a key", "ok": False}
-    monkeypatch.setattr(suite, "run", lambda *_: Found(rows=[ROW, red]))
+    monkeypatch.setattr(suite, "run", lambda *_: Found(rows=[ROW, {**ROW, "shape": "same-user"}, red]))
     done = _invoke("run", "-o", "table")
     assert isinstance(done.exception, EscapeFailed)
-    assert "1 of 2 rows are red: keyrings.add" in done.exception.message
-    assert "ESCAPED: a key" in done.output
-    assert "2 rows, 1 red" in done.output
+    assert "1 of 3 rows are red; got out: keyrings.add" in done.exception.message
+    lines = done.output.splitlines()
+    assert any("ESCAPED: a key" in line and ATTEMPTS["keyrings.add"].sentence in line for line in lines)
+    assert "3 rows, 1 red" in lines[-1]
+    other = {**ROW, "got": "EACCES at add_key", "ok": False}
+    monkeypatch.setattr(suite, "run", lambda *_: Found(rows=[other]))
+    assert "stopped, but not by what must stop it: keyrings.add" in str(_invoke("run").exception)
 
 
 def test_a_layer_that_nobody_misses_fails_and_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(
-        suite, "mutate", lambda *_: Found(mutations=[MUTATION, {**MUTATION, "red": [], "ok": False}])
+        suite, "mutate", lambda *_: Found(mutations=[MUTATION, {**MUTATION, "red": {}, "ok": False}])
     )
     done = _invoke("mutate", "-o", "table")
     assert isinstance(done.exception, EscapeFailed)
@@ -104,16 +139,26 @@ def test_a_layer_that_nobody_misses_fails_and_is_named(monkeypatch: pytest.Monke
 
 
 def test_a_whole_report_is_saved_and_shown(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr(suite, "run", lambda *_: Found(hosts={"hosted": {"kernel": "6.1"}}, rows=[ROW]))
+    hosts = {shape: {"kernel": "6.1"} for shape in suite.SHAPES}
+    monkeypatch.setattr(suite, "run", lambda *_: Found(hosts=hosts, rows=[{**ROW, "got": "\x1b[31m[red]"}]))
     monkeypatch.setattr(suite, "mutate", lambda *_: Found(mutations=[MUTATION]))
     path = tmp_path / "report.json"
     assert _invoke("run", "-o", "json", "--save", str(path)).exception is None
-    shown = _invoke("report", str(path), "-o", "table").output
+    shown = _invoke("report", "keyrings", "--file", str(path), "-o", "table").output
     assert "hosted: kernel 6.1" in shown
-    assert "keyrings.add" in shown
+    assert "\\x1b[31m[red]" in shown
     assert "the daemon's network" in shown
-    path.write_text("{}")
-    assert _invoke("report", str(path)).exception is not None
+
+
+@pytest.mark.parametrize(
+    "text", ["", "{}", "[]", '{"rows": [{}]}', '{"rows": 7}', "\x00", json.dumps({"rows": [ROW]})]
+)
+def test_what_is_no_report_is_told(tmp_path: Path, text: str) -> None:
+    path = tmp_path / "report.json"
+    path.write_text(text)
+    done = _invoke("report", "--file", str(path), "-o", "table")
+    assert isinstance(done.exception, InvalidBody)
+    assert "no report of the escape suite" in str(done.exception)
 
 
 @pytest.mark.parametrize(("said", "told"), [("no word", "no word"), ("", "it said nothing")])
@@ -126,7 +171,12 @@ def test_a_child_that_does_not_come_to_its_end_is_told(
         suite.run(["hosted"], ["worker"], ["keyrings"])
 
 
-def test_it_shows_how_far_it_is_on_a_terminal_and_leaves_nothing_when_it_is_broken_off() -> None:
+@pytest.mark.parametrize(
+    ("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGHUP, 129)]
+)
+def test_it_shows_how_far_it_is_on_a_terminal_and_leaves_nothing_when_it_is_broken_off(
+    number: int, status: int
+) -> None:
     before = _left()
     ours, theirs = pty.openpty()
     process = subprocess.Popen(
@@ -143,11 +193,11 @@ def test_it_shows_how_far_it_is_on_a_terminal_and_leaves_nothing_when_it_is_brok
         assert b"same-user" in seen
         made = _left() - before
         assert made
-        process.send_signal(signal.SIGINT)
+        process.send_signal(number)
         with contextlib.suppress(OSError):  # EIO: its end, on a terminal
             while os.read(ours, 65536):
                 pass
-        assert process.wait(SECONDS) == 130
+        assert process.wait(SECONDS) == status
     finally:
         os.close(ours)
         process.kill()

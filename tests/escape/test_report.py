@@ -12,6 +12,7 @@ import pytest
 
 from bwrap.library import Library
 from escape import image, report, suite
+from escape import page as pages
 from escape.attempts import ATTEMPTS
 
 if TYPE_CHECKING:
@@ -25,22 +26,28 @@ ROW = {
     "id": "network.tcp", "shape": "hosted", "profile": "worker", "layer": "syscalls", "class": "network",
     "expected": "EPERM at socket", "got": "EPERM at socket", "ok": True,
 }  # fmt: skip
+MUTATION = {
+    "layer": "network", "name": "the daemon's network", "shape": "hosted", "profile": "worker", "lifted": [],
+    "own": ["network.tcp"], "red": {"network.tcp": "ESCAPED: out"}, "red_before": {}, "unmade": [], "ok": True,
+}  # fmt: skip
 HOST = {"kernel": "6.1", "bubblewrap": "0.8.0 ab", "machine": "x86_64", "landlock_abi": 2}
 
 
 def _report(*rows: Json, kernel: str = "6.1", lacks: tuple[Json, ...] = ()) -> Json:
     return {
+        "version": "0",
         "hosts": {"hosted": {**HOST, "kernel": kernel}},
+        "profiles": {},
         "rows": list(rows),
         "lacks": list(lacks),
-        "mutations": [],
+        "mutations": [MUTATION],
     }
 
 
 @pytest.mark.claim("E3")
 @pytest.mark.timeout(400)
-def test_the_report_in_the_repository_is_what_is_found(found: Found) -> None:
-    differ = report.differences(report.load(), report.document(found, suite.Found()))
+def test_the_report_in_the_repository_is_what_is_found(found: Found, mutated: Found) -> None:
+    differ = report.differences(report.load(), report.document(found, mutated))
     assert differ == [], "escape/report.json is stale: run 'make escape' (as root), and look at what changed"
 
 
@@ -82,7 +89,34 @@ def test_a_row_that_is_gone_or_new_is_told_and_one_that_a_host_lacks_is_not() ->
     assert report.differences(_report(ROW), _report()) == ["network.tcp hosted worker: gone"]
     assert report.differences(_report(), _report(ROW)) == ["network.tcp hosted worker: new"]
     lack = {"id": "network.tcp", "shape": "hosted", "profile": "worker", "why": "there is no network"}
-    assert report.differences(_report(ROW), _report(lacks=(lack,))) == []
+    assert report.differences(_report(ROW), _report(lacks=(lack,), kernel="6.18")) == []
+    assert report.differences(_report(ROW), _report(lacks=(lack,))) == ["network.tcp hosted worker: gone"]
+
+
+def test_a_layer_whose_absence_is_noticed_no_more_is_told() -> None:
+    for mutations in ([], [{**MUTATION, "ok": False}]):
+        differ = report.differences(_report(ROW), {**_report(ROW, kernel="6.18"), "mutations": mutations})
+        assert differ == ["without network, the daemon's network, hosted: gone"]
+
+
+def test_an_attempt_that_turns_red_no_more_without_a_layer_is_told_on_a_like_host() -> None:
+    other = {**MUTATION, "red": {}}
+    differ = report.differences(_report(ROW), {**_report(ROW), "mutations": [other]})
+    assert differ == ["without network, the daemon's network, hosted: network.tcp stays green"]
+    assert report.differences(_report(ROW), {**_report(ROW, kernel="6.18"), "mutations": [other]}) == []
+
+
+def test_a_shape_that_was_not_tried_is_no_like_host() -> None:
+    other = {**ROW, "got": "ENETUNREACH at connect"}
+    assert report.differences(_report(ROW), {**_report(other), "hosts": {}}) == []
+
+
+def test_rows_that_say_the_same_are_told_once() -> None:
+    strict, same_user = {**ROW, "profile": "strict"}, {**ROW, "shape": "same-user"}
+    (one,) = report.collapsed([ROW, strict, same_user])
+    assert one["where"] == "everywhere"
+    first, second = report.collapsed([ROW, {**strict, "got": "EACCES at socket"}, same_user])
+    assert (first["where"], second["where"]) == ("hosted worker, same-user worker", "hosted strict")
 
 
 def test_what_is_saved_is_what_is_read_one_row_a_line(tmp_path: Path) -> None:
@@ -94,12 +128,9 @@ def test_what_is_saved_is_what_is_read_one_row_a_line(tmp_path: Path) -> None:
 
 
 def test_a_page_shows_what_is_red_and_escapes_what_was_answered() -> None:
-    said = {**_report({**ROW, "ok": False, "got": "ESCAPED: a|b <c>"}), "profiles": {}}
-    said["mutations"] = [
-        {"layer": "network", "name": "n", "shape": "hosted", "profile": "worker", "lifted": [], "own": [], "red": [],
-         "red_before": [], "ok": False}
-    ]  # fmt: skip
-    page = report.page(copy.deepcopy(said))
+    said = _report({**ROW, "ok": False, "got": "ESCAPED: a|b <c>"})
+    said["mutations"] = [{**MUTATION, "ok": False}]
+    page = pages.page(copy.deepcopy(said))
     assert "1 red" in page
     assert "RED: ESCAPED: a\\|b &lt;c>" in page
     assert "NOT NOTICED" in page
