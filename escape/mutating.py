@@ -11,7 +11,7 @@ from bwrap import host as hosts
 from bwrap.errors import LayerError
 from bwrap.ledger import Ledger
 from escape import attempting, image, judge
-from escape.attempt import BROKE, OK
+from escape.attempt import BROKE, ESCAPED, OK
 from escape.attempts import ATTEMPTS
 from escape.stub import Stub
 from escape.weakened import REMOVALS, Weakened
@@ -104,7 +104,12 @@ class _Mutator:
             masked = [ATTEMPTS[name] for name in own]
             before = [came async for came in self._rows(masked, plan, removal, removal.masks)]
         after = [came async for came in self._rows(attempts, plan, removal, (*removal.masks, removal.change))]
-        red = {came.row.id: came.row.got for came in after if came.made and not came.row.ok}
+        # That it got out is enough: what was got is this host's.
+        red = {
+            came.row.id: came.row.got.partition(":")[0] if came.row.got.startswith(ESCAPED) else came.row.got
+            for came in after
+            if came.made and not came.row.ok
+        }
         red_before = {came.row.id: came.row.got for came in before if not came.row.ok}
         unmade = [came.row.id for came in after if not came.made]
         noticed = set(own) & red.keys()

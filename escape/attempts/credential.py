@@ -106,7 +106,7 @@ def _memory(world: World) -> str:
     found = _searched(re.compile(_CANARY.pattern + b"|" + _SECRETS.pattern), _mapped())
     if not found:
         stopped("nothing of the daemon's")
-    return f"in its memory: {', '.join(sorted(set(found.values())))}"
+    return f"{len(found)} of the daemon's secrets stand in its memory"
 
 
 def _searched(pattern: re.Pattern[bytes], stretches: list[tuple[int, int]]) -> dict[int, str]:

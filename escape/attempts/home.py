@@ -25,7 +25,11 @@ def _home_listed(world: World) -> str:
     run = os.path.dirname(world.socket)
     there = [*do("list", os.listdir, world.home), *do("list", os.listdir, run)]
     expected = [os.path.basename(run), os.path.basename(world.socket)]
-    return f"the home holds {there}" if there != expected else stopped("nothing but the worker socket")
+    return (
+        f"the home holds {len(there)} names"
+        if there != expected
+        else stopped("nothing but the worker socket")
+    )
 
 
 def _home_by_descriptor(world: World) -> str:
@@ -34,7 +38,7 @@ def _home_by_descriptor(world: World) -> str:
         try:
             file = do("openat", lambda: os.open(name, os.O_RDONLY | os.O_CLOEXEC, dir_fd=folder))
             try:
-                return f"{name}: {do('read', os.read, file, 40)!r}"
+                return f"{name}, {len(do('read', os.read, file, 40))} bytes"
             finally:
                 os.close(file)
         finally:

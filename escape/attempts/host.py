@@ -26,7 +26,7 @@ _DEVICES = (
 
 
 def _lists(*paths: str) -> str:
-    return every(*(lambda path=path: f"{path}: {do('list', os.listdir, path)[:9]}" for path in paths))
+    return every(*(lambda path=path: f"{path}, {len(do('list', os.listdir, path))} names" for path in paths))
 
 
 def _host_file(world: World) -> str:
@@ -81,7 +81,7 @@ def _strangers(world: World) -> str:
             for name in do("list", os.listdir, path)
             if name not in known and not (path == "/" and name in linker)
         ]
-    return f"the host shows {sorted(found)[:9]}" if found else stopped("nothing of the host's")
+    return f"the host shows {len(found)} names" if found else stopped("nothing of the host's")
 
 
 def _parents(path: str) -> Iterator[str]:

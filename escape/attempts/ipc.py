@@ -24,7 +24,7 @@ _READ_ONLY = 0o10000
 def _read_segment(world: World) -> str:
     at = call("shmat", world.shm_id, None, _READ_ONLY)
     try:
-        return f"the host's segment says {ctypes.string_at(at, 24)!r}"
+        return f"the host's segment is read, {len(ctypes.string_at(at, 24))} bytes"
     finally:
         call("shmdt", at)
 
@@ -72,7 +72,7 @@ def _queue_send(world: World) -> str:
 def _queue_receive(world: World) -> str:
     message = ctypes.create_string_buffer(64)
     call("msgrcv", world.msg_id, message, 8, 0, _NOWAIT)
-    return f"a message was taken from the host's queue: {message.raw[8:16]!r}"
+    return "a message was taken from the host's queue"
 
 
 def _new(world: World) -> str:
@@ -140,8 +140,8 @@ def _folders(world: World) -> str:
     return every(
         lambda: f"queues: {do('/dev/mqueue', os.listdir, '/dev/mqueue')}",
         lambda: f"segments: {do('/dev/shm', os.listdir, '/dev/shm')}",
-        lambda: f"{read(f'/dev/mqueue/{world.mqueue}', at='the queue')!r}",
-        lambda: f"{read('/proc/sysvipc/shm', at='/proc/sysvipc')!r}",
+        lambda: f"{len(read(f'/dev/mqueue/{world.mqueue}', at='the queue'))} bytes",
+        lambda: f"{len(read('/proc/sysvipc/shm', at='/proc/sysvipc'))} bytes",
     )
 
 

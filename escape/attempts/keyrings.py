@@ -44,13 +44,13 @@ def _request(world: World) -> str:
 def _read(world: World) -> str:
     room = ctypes.create_string_buffer(64)
     call("keyctl", _READ, _key(world), room, len(room))
-    return f"read {room.value[:32]!r}"
+    return f"the host's key is read, {len(room.value)} bytes"
 
 
 def _describe(world: World) -> str:
     room = ctypes.create_string_buffer(64)
     call("keyctl", _DESCRIBE, _key(world), room, len(room))
-    return f"it is {room.value[:32]!r}"
+    return f"the host's key is described, {len(room.value)} bytes"
 
 
 def _search(world: World) -> str:

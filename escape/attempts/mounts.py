@@ -60,7 +60,9 @@ def _over_home(
 
 def _home_seen(world: World) -> str:
     there = os.listdir(world.home)
-    return f"over the home: {there[:9]}" if there != ["run"] else stopped("nothing but the worker socket")
+    return (
+        f"over the home, {len(there)} names" if there != ["run"] else stopped("nothing but the worker socket")
+    )
 
 
 def _written_sysctl(world: World) -> str:
@@ -171,7 +173,7 @@ def _rerooted(world: World) -> str:
             for _ in range(64):
                 call("chdir", "..")
             call("chroot", ".")
-            return f"{world.host_file}: {read(world.host_file)!r}"
+            return f"the host's file is read, {len(read(world.host_file))} bytes"
         finally:
             os.close(above)
 

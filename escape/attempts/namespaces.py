@@ -234,7 +234,7 @@ def _named(_: World) -> str:
 def _host_name(_: World) -> str:
     found = (ctypes.c_uint8 * 390)()
     call("uname", found)
-    return f"the host is {bytes(found[65:130]).rstrip(bytes(1)).decode('utf-8', 'replace')}"
+    return f"the host's name is known, {len(bytes(found[65:130]).rstrip(bytes(1)))} bytes"
 
 
 def _walls(*answers: tuple[str, str]) -> Iterable[Wall]:
