@@ -55,13 +55,14 @@ class Attempt:
 
     `alone`: it may end or cripple the process, so it has one of its own. `victims` are those of `victims.Victims` that
     must be found unharmed afterwards. `lacking` are answers which mean that the host has nothing to attempt there, each
-    with why. What is `allowed` on purpose says why; its one wall gives the answer of what then works. `doors` needs a
-    daemon behind the worker socket. `cve` is the public number, or the name, of what it is modelled on.
+    with why. What is `allowed` on purpose says why; its one wall gives the answer of what then works. `unclaimed` says
+    why nothing need stop it in a shape or profile of which no wall is. `doors` needs a daemon behind the worker socket.
+    `cve` are the public numbers of what it is modelled on, joined by `, `.
     """
 
     __slots__ = (
-        "allowed", "alone", "chain", "control", "cve", "doors", "escape", "id", "lacking", "sentence", "victims",
-        "walls",
+        "allowed", "alone", "chain", "control", "cve", "doors", "escape", "id", "lacking", "sentence", "unclaimed",
+        "victims", "walls",
     )  # fmt: skip
 
     def __init__(
@@ -79,10 +80,12 @@ class Attempt:
         victims: Iterable[str] = (),
         lacking: Mapping[str, str] | None = None,
         allowed: str = "",
+        unclaimed: str = "",
     ) -> None:
         self.id, self.sentence, self.chain, self.control = id, sentence, chain, control
         self.walls, self.escape, self.cve, self.alone = tuple(walls), escape, cve, alone
         self.doors, self.victims, self.lacking, self.allowed = doors, tuple(victims), lacking or {}, allowed
+        self.unclaimed = unclaimed or "no layer claims to stop it there"
         if not self.walls:
             raise ValueError(f"nothing stands in the way of {id}")
 

@@ -37,7 +37,7 @@ _AT_ONCE = 3
 _RECEIPT = ("shape", "profile", "profile_digest", "image_digest")
 
 
-async def attempt(victims: Victims, profiles: Sequence[str], only: Sequence[str], tell: Tell) -> None:
+async def run(victims: Victims, profiles: Sequence[str], only: Sequence[str], tell: Tell) -> None:
     """Make the attempts, all or `only` those of some classes or ids, under each profile, and tell what is found."""
     chosen = [each for each in ATTEMPTS.values() if not only or each.id in only or each.kind in only]
     host = describe()
@@ -52,7 +52,7 @@ async def attempt(victims: Victims, profiles: Sequence[str], only: Sequence[str]
         victims.plant()
         for name in usable:
             await instance.set_profile(name)
-            await _Profile(instance, victims, name, host["image"], tell).attempt(chosen)
+            await _Profile(instance, victims, name, host["image"], tell).run(chosen)
 
 
 def describe() -> dict[str, Any]:
@@ -77,16 +77,10 @@ def shipped() -> list[str]:
     return sorted(Library().shipped())
 
 
-def names() -> list[str]:
-    """Give every word that chooses attempts: their classes and their ids."""
-    return sorted({each.kind for each in ATTEMPTS.values()} | ATTEMPTS.keys())
-
-
 def world(plan: Plan) -> dict[str, Any]:
     """Give what a plan adds to what an attempt may aim at, or is measured by."""
     return {
         "shape": str(plan.host.shape),
-        "profile": plan.profile,
         "socket": plan.places.socket_inside,
         "image": IMAGE,
         "python": plan.host.python.path,
@@ -115,7 +109,7 @@ class _Profile:
         self._instance, self._victims, self._sealed, self._tell = instance, victims, sealed, tell
         self._plan = plan_of(name, victims.home, os.path.realpath(f"{victims.home}/run/spl-worker.sock"))
 
-    async def attempt(self, chosen: Sequence[Attempt]) -> None:
+    async def run(self, chosen: Sequence[Attempt]) -> None:
         async with self._instance.neighbour() as neighbour:
             seen = started(neighbour["neighbour_pid"])
             said = {**self._victims.world, **world(self._plan), **neighbour}
@@ -152,9 +146,7 @@ class _Profile:
             return
         row = judge.row(attempt, self._plan, control, answer)
         if row is None:
-            self._tell(
-                {"lack": lack(attempt, self._plan, "no layer of this shape and profile claims to stop it")}
-            )
+            self._tell({"lack": lack(attempt, self._plan, attempt.unclaimed)})
         else:
             self._tell({"row": row.wire()})
 

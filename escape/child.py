@@ -50,7 +50,7 @@ def main() -> None:
 
 def _do(asked: Mapping[str, Any], victims: Victims) -> None:
     if asked["do"] == "run":
-        asyncio.run(attempting.attempt(victims, asked["profiles"], asked["only"], _tell))
+        asyncio.run(attempting.run(victims, asked["profiles"], asked["only"], _tell))
     else:
         from escape import mutating  # noqa: PLC0415 - it takes layers away: loaded for that alone
 

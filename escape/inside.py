@@ -33,11 +33,10 @@ _WALL = 0x40000000  # also for a child that ends without a signal, see waitpid(2
 class World:
     """What an attempt may aim at: victims, canaries and places, as `victims.Victims` made them outside.
 
-    `results` are the answers of this process's earlier attempts; `doors` is its connection to the worker socket.
+    `early` is whether there was something to read before it was ready; `doors` its connection to the worker socket.
     """
 
     shape: str
-    profile: str
     home: str
     socket: str
     image: str
@@ -72,7 +71,6 @@ class World:
 
     def __init__(self, said: dict[str, Any]) -> None:
         vars(self).update(said)
-        self.results: dict[str, str] = {}
 
 
 class Stopped(Exception):

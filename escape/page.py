@@ -88,7 +88,7 @@ def _attempts(said: Json) -> Iterator[str]:
         "that must answer; behind it stand, in this order, those that do when it is gone."
     )
     yield ""
-    classes = {"run": _RUN, **{each.__name__.rpartition(".")[2]: str(each.__doc__) for each in CLASSES}}
+    classes = {"run": _RUN, **{each.__name__.rpartition(".")[2]: _first(each.__doc__) for each in CLASSES}}
     counted = {kind: {row["id"] for row in said["rows"] if row["class"] == kind} for kind in classes}
     yield "| class | attempts | what they try |"
     yield "|---|---|---|"
@@ -108,6 +108,11 @@ def _attempts(said: Json) -> Iterator[str]:
         yield "|---|---|---|---|---|---|"
         yield from (_attempt(name, by_id[name]) for name in sorted(counted[kind]))
     yield ""
+
+
+def _first(text: str | None) -> str:
+    """Give the first paragraph of a docstring as one line."""
+    return " ".join(str(text).partition("\n\n")[0].split())
 
 
 def _attempt(name: str, rows: Sequence[Json]) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from escape.attempt import Attempt, Wall
-from escape.inside import calls_work
+from escape.inside import calls_work, sockets_work
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -32,6 +32,7 @@ class Making:
         victims: Iterable[str] | None = None,
         lacking: Mapping[str, str] | None = None,
         allowed: str = "",
+        unclaimed: str = "",
     ) -> Attempt:
         """Give one, whose id is the class and a name."""
         return Attempt(
@@ -47,6 +48,7 @@ class Making:
             victims=self._victims if victims is None else victims,
             lacking=lacking,
             allowed=allowed,
+            unclaimed=unclaimed,
         )
 
 
@@ -73,3 +75,22 @@ def without_rights(*answers: str) -> tuple[Wall, ...]:
     the right is asked for: it is nested in that one, so that no more can be made.
     """
     return Wall("capabilities", *answers), Wall("user_namespace", *answers)
+
+
+BY_FAMILY = Wall("syscalls", "EPERM at socket")
+"""The filter's answer to a socket of any family but AF_UNIX."""
+SURFACE = "one more part of the kernel, with faults of its own, is within reach"
+
+
+def of_family(name: str, sentence: str, chain: Chain, cve: str = "", *more: Wall) -> Attempt:
+    """Give an attempt at a part of the kernel that a socket of another family than AF_UNIX reaches."""
+    return Attempt(
+        name,
+        sentence,
+        chain,
+        control=sockets_work,
+        walls=[BY_FAMILY, *more],
+        escape=SURFACE,
+        cve=cve,
+        lacking={"EAFNOSUPPORT at socket": "this kernel has no such family"},
+    )

@@ -8,7 +8,7 @@ import socket
 import struct
 
 from escape.attempt import Attempt, Wall
-from escape.attempts._making import without_rights
+from escape.attempts._making import BY_FAMILY, SURFACE, of_family, without_rights
 from escape.inside import World, call, do, every, sockets_work
 
 TYPE_CHECKING = False
@@ -151,33 +151,13 @@ def _inet(port: int) -> bytes:
     return struct.pack("=H", socket.AF_INET) + struct.pack("!H4B8x", port, 127, 0, 0, 1)
 
 
-_BY_FILTER = Wall("syscalls", "EPERM at socket")
-_NOT_HERE = {"EAFNOSUPPORT at socket": "this kernel has no such family"}
-_SURFACE = "one more part of the kernel, with faults of its own, is within reach"
-
-
-def _of_family(
-    name: str, sentence: str, lists: Callable[[World], str], cve: str = "", *more: Wall
-) -> Attempt:
-    return Attempt(
-        name,
-        sentence,
-        lists,
-        control=sockets_work,
-        walls=[_BY_FILTER, *more],
-        escape=_SURFACE,
-        cve=cve,
-        lacking=_NOT_HERE,
-    )
-
-
 ATTEMPTS = (
     Attempt(
         "families.every",
         "makes a socket of every family but AF_UNIX, of every kind",
         _other_families,
         control=sockets_work,
-        walls=[_BY_FILTER],
+        walls=[BY_FAMILY],
         escape="the kernel's protocols, most of its published faults, are within reach",
         cve="CVE-2017-7308, CVE-2020-14386, CVE-2021-43267",
     ),
@@ -186,7 +166,7 @@ ATTEMPTS = (
         "asks for other families with bits set that the kernel drops",
         _high_bits,
         control=sockets_work,
-        walls=[_BY_FILTER],
+        walls=[BY_FAMILY],
         escape="the filter compares another number than the kernel uses",
         cve="CVE-2019-7303",
     ),
@@ -204,39 +184,39 @@ ATTEMPTS = (
         "asks for the internet protocols beside TCP and UDP",
         _protocols,
         control=sockets_work,
-        walls=[_BY_FILTER],
-        escape=_SURFACE,
+        walls=[BY_FAMILY],
+        escape=SURFACE,
         cve="CVE-2017-6074",
     ),
-    _of_family(
+    of_family(
         "families.raw",
         "makes sockets that see and forge packets of the internet protocols",
         _raw,
         "",
         *without_rights("EPERM at socket, EACCES at socket"),
     ),
-    _of_family(
+    of_family(
         "families.packet",
         "makes sockets that see and forge whole frames",
         _packet,
         "CVE-2016-8655, CVE-2017-7308, CVE-2020-14386",
         *without_rights("EPERM at socket, EINVAL at socket"),
     ),
-    _of_family(
+    of_family(
         "families.xdp",
         "makes a socket that shares its rings with the kernel",
         _xdp,
         "",
         *without_rights("EPERM at socket, EINVAL at socket"),
     ),
-    _of_family("families.vsock", "makes a socket towards the hypervisor", _vsock, "CVE-2021-26708"),
-    _of_family(
+    of_family("families.vsock", "makes a socket towards the hypervisor", _vsock, "CVE-2021-26708"),
+    of_family(
         "families.alg",
         "binds a socket to algorithms of the kernel's, and hands one a page of a file that it may only read",
         _algorithm,
         "CVE-2019-8912, CVE-2026-31431",
     ),
-    _of_family(
+    of_family(
         "families.can",
         "makes sockets of vehicles' networks",
         _family(
@@ -244,19 +224,19 @@ ATTEMPTS = (
         ),
         "CVE-2021-3609",
     ),
-    _of_family(
+    of_family(
         "families.tipc",
         "makes sockets of clusters' messages",
         _family(*((_AF_TIPC, kind, 0) for kind in _KINDS if kind != socket.SOCK_RAW)),
         "CVE-2021-43267, CVE-2022-0435",
     ),
-    _of_family(
+    of_family(
         "families.rds",
         "makes a socket of reliable datagrams",
         _family((_AF_RDS, socket.SOCK_SEQPACKET, 0)),
         "CVE-2010-3904",
     ),
-    _of_family(
+    of_family(
         "families.bluetooth",
         "makes sockets of Bluetooth's layers",
         _family(

@@ -421,6 +421,7 @@ ATTEMPTS: tuple[Attempt, ...] = (
             Wall("mounts", "ENOENT at readlink", profile="strict"),
             Wall("pid_namespace", "another one", profile="strict"),
         ],
+        unclaimed="it is the daemon's own under this profile, on purpose: no process of it can be named",
         escape=_ENTERED,
     ),
     Attempt(

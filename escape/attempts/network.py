@@ -10,7 +10,7 @@ import socket
 import struct
 
 from escape.attempt import Attempt, Wall
-from escape.attempts._making import without_rights
+from escape.attempts._making import BY_FAMILY, of_family, without_rights
 from escape.inside import World, call, do, each, every, read, sockets_work, stopped
 
 TYPE_CHECKING = False
@@ -187,26 +187,10 @@ def _ring(world: World) -> str:
     return "a socket of AF_INET, made by a ring"
 
 
-_BY_FILTER = Wall("syscalls", "EPERM at socket")
 _REFUSED = Wall("network", "ECONNREFUSED at connect", "ENETUNREACH at connect", "EADDRNOTAVAIL at connect")
 # Its rules for ports are those of version 4 and later; before that it is the namespace that answers.
 _NO_PORTS = Wall("landlock", "EACCES at connect", "ECONNREFUSED at connect", "EADDRNOTAVAIL at connect")
 _TALK = "what the host's loopback serves is within reach"
-_SURFACE = "one more part of the kernel, with faults of its own, is within reach"
-
-
-def _configuring(
-    name: str, sentence: str, lists: Callable[[World], str], cve: str = "", *more: Wall
-) -> Attempt:
-    return Attempt(
-        name,
-        sentence,
-        lists,
-        control=sockets_work,
-        walls=[_BY_FILTER, *more],
-        escape=_SURFACE,
-        cve=cve,
-    )
 
 
 ATTEMPTS = (
@@ -215,7 +199,7 @@ ATTEMPTS = (
         "connects over TCP to a port that listens on the host",
         _tcp,
         control=sockets_work,
-        walls=[_BY_FILTER, _NO_PORTS, _REFUSED],
+        walls=[BY_FAMILY, _NO_PORTS, _REFUSED],
         escape=_TALK,
         victims=["listeners"],
         cve="CVE-2025-66479",
@@ -225,7 +209,7 @@ ATTEMPTS = (
         "connects over IPv6 to a port that listens on the host",
         _tcp6,
         control=sockets_work,
-        walls=[_BY_FILTER, _NO_PORTS, _REFUSED],
+        walls=[BY_FAMILY, _NO_PORTS, _REFUSED],
         escape=_TALK,
         victims=["listeners"],
     ),
@@ -234,7 +218,7 @@ ATTEMPTS = (
         "connects to the host's port over multipath TCP, to which Landlock's rules for ports do not hold",
         _multipath,
         control=sockets_work,
-        walls=[_BY_FILTER, _REFUSED],
+        walls=[BY_FAMILY, _REFUSED],
         escape=_TALK,
         victims=["listeners"],
         lacking=dict.fromkeys(
@@ -246,7 +230,7 @@ ATTEMPTS = (
         "sends datagrams to a port of the host's",
         _udp,
         control=sockets_work,
-        walls=[_BY_FILTER, Wall("network", "ECONNREFUSED at send", "ENETUNREACH at connect")],
+        walls=[BY_FAMILY, Wall("network", "ECONNREFUSED at send", "ENETUNREACH at connect")],
         escape=_TALK,
         victims=["listeners"],
     ),
@@ -255,7 +239,7 @@ ATTEMPTS = (
         "looks for a route to resolvers, where names carry what is to leave, and to a cloud's metadata",
         _route_out,
         control=sockets_work,
-        walls=[_BY_FILTER, Wall("network", "ENETUNREACH at connect")],
+        walls=[BY_FAMILY, Wall("network", "ENETUNREACH at connect")],
         escape="what the worker knows can leave the host",
         cve="CVE-2025-66479",
     ),
@@ -264,31 +248,31 @@ ATTEMPTS = (
         "listens on a port of every address",
         _listening,
         control=sockets_work,
-        walls=[_BY_FILTER, Wall("landlock", "EACCES at bind")],
+        walls=[BY_FAMILY, Wall("landlock", "EACCES at bind")],
         escape="the worker can be reached, and take the ports of the host's services",
     ),
-    _configuring(
+    of_family(
         "network.netlink",
         "asks the kernel for the network's devices",
         _links,
         "",
         Wall("network", "nothing but lo"),
     ),
-    _configuring(
+    of_family(
         "network.netlink.audit",
         "asks for the state of the kernel's audit",
         _audit,
         "",
         Wall("user_namespace", "ECONNREFUSED at audit", "ECONNREFUSED at send"),
     ),
-    _configuring(
+    of_family(
         "network.netlink.netfilter",
         "begins a batch of firewall rules of nf_tables",
         _netfilter,
         "CVE-2022-34918, CVE-2023-32233, CVE-2024-1086",
         *without_rights("EPERM at netfilter", "EPROTONOSUPPORT at socket"),
     ),
-    _configuring(
+    of_family(
         "network.iptables",
         "replaces a table of the firewall by an option of a socket",
         _iptables,

@@ -212,6 +212,9 @@ def _labels(world: World) -> str:
 
 _attempt = Making("privilege")
 
+_SAME_USER = (
+    "in this shape a worker is the daemon's own user and in its groups, on purpose: there is no other to be"
+)
 _ROOT = "it is root, or can be"
 _MORE = "what was taken from it comes back"
 
@@ -240,10 +243,12 @@ ATTEMPTS: tuple[Attempt, ...] = (
     _attempt(
         "groups_held", "looks for groups that it was left in", _groups_held, "files of the daemon's groups are its",
         Wall("separate_user", "in no group of anyone's", shape="hosted"),
+        unclaimed=_SAME_USER,
     ),
     _attempt(
         "who", "looks whether it is root, or the daemon's own user", _who, _ROOT,
         Wall("separate_user", "nobody's uid but its own", shape="hosted"),
+        unclaimed=_SAME_USER,
     ),
     _attempt(
         "capabilities", "gives itself every capability by capset", _capabilities, _ROOT,

@@ -23,19 +23,11 @@ from escape.suite import Found
 from spl.cli.main import commands
 from spl.cli.options import Invocation
 from spl.errors import EscapeFailed, EscapeUnfinished, InvalidBody
+from tests.escape.told import MUTATION, ROW
 
 SPL = [sys.executable, "-m", "spl.cli.main", "escape"]
 ORDINARY = 23461
 SECONDS = 60
-
-ROW = {
-    "id": "keyrings.add", "shape": "hosted", "profile": "worker", "layer": "syscalls", "class": "keyrings",
-    "expected": "EPERM at add_key", "got": "EPERM at add_key", "ok": True,
-}  # fmt: skip
-MUTATION = {
-    "layer": "network", "name": "the daemon's network", "shape": "hosted", "profile": "worker", "lifted": [],
-    "own": ["network.tcp"], "red": {"network.tcp": "ESCAPED: out"}, "red_before": {}, "unmade": [], "ok": True,
-}  # fmt: skip
 
 
 def _invoke(*words: str) -> Any:

@@ -14,6 +14,7 @@ from bwrap.library import Library
 from escape import image, report, suite
 from escape import page as pages
 from escape.attempts import ATTEMPTS
+from tests.escape.told import MUTATION, ROW
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -22,14 +23,6 @@ if TYPE_CHECKING:
 
 Json = dict[str, Any]
 
-ROW = {
-    "id": "network.tcp", "shape": "hosted", "profile": "worker", "layer": "syscalls", "class": "network",
-    "expected": "EPERM at socket", "got": "EPERM at socket", "ok": True,
-}  # fmt: skip
-MUTATION = {
-    "layer": "network", "name": "the daemon's network", "shape": "hosted", "profile": "worker", "lifted": [],
-    "own": ["network.tcp"], "red": {"network.tcp": "ESCAPED: out"}, "red_before": {}, "unmade": [], "ok": True,
-}  # fmt: skip
 HOST = {"kernel": "6.1", "bubblewrap": "0.8.0 ab", "machine": "x86_64", "landlock_abi": 2}
 
 
@@ -67,7 +60,7 @@ def test_the_report_names_what_it_was_made_on() -> None:
 @pytest.mark.parametrize(("name", "value"), [("layer", "network"), ("class", "files"), ("ok", False)])
 def test_a_layer_a_class_and_a_verdict_must_be_the_same_on_every_host(name: str, value: object) -> None:
     differ = report.differences(_report(ROW), _report({**ROW, name: value}, kernel="6.18"))
-    assert differ == [f"network.tcp hosted worker: {name} {ROW[name]!r}, now {value!r}"]
+    assert differ == [f"keyrings.add hosted worker: {name} {ROW[name]!r}, now {value!r}"]
 
 
 def test_an_answer_must_be_the_same_where_the_kernel_is() -> None:
@@ -86,11 +79,11 @@ def test_the_attempts_must_be_those_of_the_report_where_they_are_compiled_alike(
 
 
 def test_a_row_that_is_gone_or_new_is_told_and_one_that_a_host_lacks_is_not() -> None:
-    assert report.differences(_report(ROW), _report()) == ["network.tcp hosted worker: gone"]
-    assert report.differences(_report(), _report(ROW)) == ["network.tcp hosted worker: new"]
-    lack = {"id": "network.tcp", "shape": "hosted", "profile": "worker", "why": "there is no network"}
+    assert report.differences(_report(ROW), _report()) == ["keyrings.add hosted worker: gone"]
+    assert report.differences(_report(), _report(ROW)) == ["keyrings.add hosted worker: new"]
+    lack = {"id": "keyrings.add", "shape": "hosted", "profile": "worker", "why": "there is no network"}
     assert report.differences(_report(ROW), _report(lacks=(lack,), kernel="6.18")) == []
-    assert report.differences(_report(ROW), _report(lacks=(lack,))) == ["network.tcp hosted worker: gone"]
+    assert report.differences(_report(ROW), _report(lacks=(lack,))) == ["keyrings.add hosted worker: gone"]
 
 
 def test_a_layer_whose_absence_is_noticed_no_more_is_told() -> None:
@@ -115,7 +108,7 @@ def test_rows_that_say_the_same_are_told_once() -> None:
     strict, same_user = {**ROW, "profile": "strict"}, {**ROW, "shape": "same-user"}
     (one,) = report.collapsed([ROW, strict, same_user])
     assert one["where"] == "everywhere"
-    first, second = report.collapsed([ROW, {**strict, "got": "EACCES at socket"}, same_user])
+    first, second = report.collapsed([ROW, {**strict, "got": "EACCES at add_key"}, same_user])
     assert (first["where"], second["where"]) == ("hosted worker, same-user worker", "hosted strict")
 
 
@@ -124,7 +117,7 @@ def test_what_is_saved_is_what_is_read_one_row_a_line(tmp_path: Path) -> None:
     report.save(said, tmp_path / "r.json")
     assert report.load(tmp_path / "r.json") == said
     lines = (tmp_path / "r.json").read_text().splitlines()
-    assert sum('"id": "network.tcp"' in line for line in lines) == 2
+    assert sum('"id": "keyrings.add"' in line for line in lines) == 2
 
 
 def test_a_page_shows_what_is_red_and_escapes_what_was_answered() -> None:
