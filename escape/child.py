@@ -22,7 +22,7 @@ from spl.errors import SplError
 from spl.hardening import drop_secrets, protect
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Coroutine, Mapping
 
     Tell = Callable[[Mapping[str, Any]], None]
 
@@ -50,11 +50,23 @@ def main() -> None:
 
 def _do(asked: Mapping[str, Any], victims: Victims) -> None:
     if asked["do"] == "run":
-        asyncio.run(attempting.run(victims, asked["profiles"], asked["only"], _tell))
+        work = attempting.run(victims, asked["profiles"], asked["only"], _tell)
     else:
         from escape import mutating  # noqa: PLC0415 - it takes layers away: loaded for that alone
 
-        asyncio.run(mutating.mutate(victims, asked["only"], _tell))
+        work = mutating.mutate(victims, asked["only"], _tell)
+    try:
+        asyncio.run(_until_broken_off(work))
+    except asyncio.CancelledError:
+        sys.exit(_BROKEN_OFF)
+
+
+async def _until_broken_off(work: Coroutine[Any, Any, None]) -> None:
+    """Do the work; on SIGTERM it is given up from within, while the daemon that its ends need still serves."""
+    loop = asyncio.get_running_loop()
+    task = asyncio.ensure_future(work)
+    loop.add_signal_handler(signal.SIGTERM, task.cancel)
+    await task
 
 
 def _end_with_whoever_asked() -> None:

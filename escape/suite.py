@@ -28,7 +28,7 @@ SHAPES: Final = ("same-user", "hosted")
 # Below the uids of hosted workers, and free of systemd's ranges.
 _ORDINARY: Final = range(60599, 60500, -1)
 _SAID: Final = 4000
-_SECONDS: Final = 10
+_SECONDS: Final = 60
 
 # What a person's environment may hold when a daemon is started; no worker may have it.
 PLANTED: Final = {"ANTHROPIC_API_KEY": "spl-canary-env-key", "SPL_TOKEN": "spl-canary-env-token"}
@@ -55,6 +55,7 @@ class Found:
 
     def sort(self) -> None:
         """Put everything into an order that does not depend on which came first."""
+        self.hosts = dict(sorted(self.hosts.items()))
         self.rows.sort(key=lambda row: (row["class"], row["id"], row["shape"], row["profile"]))
         self.lacks.sort(key=lambda each: (each["id"], each["shape"], each["profile"]))
         self.mutations.sort(key=lambda each: (each["layer"], each["name"], each["shape"], each["profile"]))
@@ -177,9 +178,9 @@ class _Child:
 
     def _end(self) -> None:
         if self._process.stdin is not None:
+            # The child ends with it, and cleans up; see `child`.
             with suppress(BrokenPipeError):
                 self._process.stdin.close()
-        self._process.terminate()
         try:
             self._process.wait(_SECONDS)
         except subprocess.TimeoutExpired:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import copy
 import json
-import os
 import subprocess
+import sys
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -136,6 +136,8 @@ def test_the_image_is_the_same_whenever_it_is_sealed() -> None:
 
 def test_the_command_line_shows_a_report() -> None:
     done = subprocess.run(
-        ["spl", "escape", "report", "-o", "json"], capture_output=True, check=True, env={**os.environ}
+        [sys.executable, "-m", "spl.cli.main", "escape", "report", "-o", "json"],
+        capture_output=True,
+        check=True,
     )
     assert json.loads(done.stdout) == report.load()
