@@ -2,7 +2,8 @@
 
 An attempt (`attempts/`) is one small object. Its code is sealed into an image of its own (`image`, `program`,
 `inside`), which a daemon that is assembled here runs for a member in the worker's place (`instance`), among victims and
-canaries that are real (`victims`). `judge` turns answers into rows, `weakened` takes layers away to see the rows turn
-red, `suite` does it all in both shapes, and `report` keeps what came out.
-It may import `spl.client`, `spl.daemon` and `bwrap`, and is imported by the command line alone.
+canaries that are real (`victims`, `attempting`). `judge` turns answers into rows, `mutating` takes layers away
+(`weakened`, `stub`) to see the rows turn red, `suite` has both done in a process for each shape (`child`,
+`installation`), and `report` and `page` keep what came out. It may import `bwrap`, the client, the daemon and what that
+is assembled from, and is imported by the command line alone; what is sealed may import the worker's program.
 """

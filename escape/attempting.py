@@ -18,7 +18,6 @@ from bwrap.plan import Places, resolve
 from bwrap.seccomp import ALLOW, meaning
 from bwrap.supervise import started
 from escape import image, judge
-from escape.attempt import OK
 from escape.attempts import ATTEMPTS
 from escape.instance import VERIFY_GOAL, Instance
 from escape.judge import Row
@@ -27,7 +26,9 @@ from spl.errors import EscapeUnfinished
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from bwrap.host import Host
     from bwrap.plan import Plan
+    from bwrap.sealed import Sealed
     from escape.attempt import Attempt
     from escape.child import Tell
     from escape.instance import Finished
@@ -40,26 +41,25 @@ _RECEIPT = ("shape", "profile", "profile_digest", "image_digest")
 async def run(victims: Victims, profiles: Sequence[str], only: Sequence[str], tell: Tell) -> None:
     """Make the attempts, all or `only` those of some classes or ids, under each profile, and tell what is found."""
     chosen = [each for each in ATTEMPTS.values() if not only or each.id in only or each.kind in only]
-    host = describe()
-    tell({"host": host})
+    host = hosts.examine()
+    sealed = image.seal(host.python)
+    tell({"host": describe(host, sealed)})
     usable = [name for name in profiles if not _unusable(name, tell)]
     tell({"total": len(usable) * (len(chosen) + (not only))})
     if not only:
         async with Instance.serving(f"{victims.folder}/plain") as plain:
             for name in usable:
                 tell({"row": (await _whole_run(plain, name)).wire()})
-    async with Instance.serving(victims.home, image=image.seal) as instance:
+    async with Instance.serving(victims.home, image=lambda _: sealed) as instance:
         victims.plant()
         for name in usable:
             await instance.set_profile(name)
-            await _Profile(instance, victims, name, host["image"], tell).run(chosen)
+            plan = plan_of(name, host, victims.home, f"{victims.home}/run/spl-worker.sock")
+            await _Profile(instance, victims, plan, sealed.digest, tell).run(chosen)
 
 
-def describe() -> dict[str, Any]:
+def describe(host: Host, sealed: Sealed) -> dict[str, Any]:
     """Describe what rows of this process's shape are made on: versions and digests."""
-    host = hosts.examine()
-    sealed = image.seal(host.python)
-    sealed.close()
     return {
         "shape": str(host.shape),
         "kernel": os.uname().release,
@@ -97,58 +97,61 @@ def refused(plan: Plan) -> dict[str, str]:
     return {name: errno.errorcode[action & 0xFFFF] for name, action in actions.items() if action != ALLOW}
 
 
-def plan_of(profile: str, home: str, socket: str) -> Plan:
-    """Resolve a shipped profile for an instance of this process's shape."""
-    return resolve(Library().load(profile), hosts.examine(), Places(home, socket))
+def plan_of(profile: str, host: Host, home: str, socket: str) -> Plan:
+    """Resolve a shipped profile for an instance on this host; its worker socket may be a link, as a hosted one is."""
+    return resolve(Library().load(profile), host, Places(home, os.path.realpath(socket)))
 
 
 class _Profile:
     """The attempts under one profile."""
 
-    def __init__(self, instance: Instance, victims: Victims, name: str, sealed: str, tell: Tell) -> None:
-        self._instance, self._victims, self._sealed, self._tell = instance, victims, sealed, tell
-        self._plan = plan_of(name, victims.home, os.path.realpath(f"{victims.home}/run/spl-worker.sock"))
+    def __init__(self, instance: Instance, victims: Victims, plan: Plan, image_: str, tell: Tell) -> None:
+        self._instance, self._victims, self._plan, self._image, self._tell = (
+            instance,
+            victims,
+            plan,
+            image_,
+            tell,
+        )
 
     async def run(self, chosen: Sequence[Attempt]) -> None:
         async with self._instance.neighbour() as neighbour:
-            seen = started(neighbour["neighbour_pid"])
             said = {**self._victims.world, **world(self._plan), **neighbour}
             turns = asyncio.Semaphore(_AT_ONCE)
 
+            def census() -> dict[str, str]:
+                began = started(neighbour["neighbour_pid"])
+                return {**self._victims.census(), "neighbour": f"began at {began}"}
+
             async def together(attempts: Sequence[Attempt]) -> None:
                 async with turns:
-                    before = {**self._victims.census(), "neighbour": f"alive since {seen}"}
+                    before = census()
                     finished = await self._instance.try_all([each.id for each in attempts], said)
-                    still = started(neighbour["neighbour_pid"])
-                    after = {**self._victims.census(), "neighbour": f"alive since {still}"}
+                    after = census()
                     self._require_as_told(finished)
                     for each in attempts:
-                        self._judge(each, finished, judge.harmed(before, after, each))
+                        came = judge.came_to(each, finished.answers, finished.exit, before, after)
+                        self._judge(each, *came)
 
             await asyncio.gather(*map(together, parties(chosen)))
 
     def _require_as_told(self, finished: Finished) -> None:
         """Make sure that the run was what the rows will say: raises `EscapeUnfinished`."""
         plan, receipt = self._plan, finished.receipt
-        told = ("sandboxed", str(plan.host.shape), plan.profile, plan.profile_digest, self._sealed)
+        told = ("sandboxed", str(plan.host.shape), plan.profile, plan.profile_digest, self._image)
         seen = (finished.row["transport"], *(receipt[name] for name in _RECEIPT))
         if seen != told:
             raise EscapeUnfinished(
                 f"a run was not confined as its rows would say: {told} expected, {seen} found"
             )
 
-    def _judge(self, attempt: Attempt, finished: Finished, harm: str | None) -> None:
-        control, answer = finished.answers.get(attempt.id, ["it was never made", ""])
-        if control == OK:
-            answer = harm or answer or finished.exit
-        if answer in attempt.lacking:
-            self._tell({"lack": lack(attempt, self._plan, attempt.lacking[answer])})
-            return
-        row = judge.row(attempt, self._plan, control, answer)
-        if row is None:
-            self._tell({"lack": lack(attempt, self._plan, attempt.unclaimed)})
-        else:
+    def _judge(self, attempt: Attempt, control: str, answer: str) -> None:
+        lacking = attempt.lacking.get(answer)
+        row = judge.row(attempt, self._plan, control, answer) if lacking is None else None
+        if row is not None:
             self._tell({"row": row.wire()})
+        else:
+            self._tell({"lack": _lack(attempt.id, self._plan.profile, lacking or attempt.unclaimed)})
 
 
 def parties(chosen: Sequence[Attempt]) -> list[list[Attempt]]:
@@ -160,9 +163,9 @@ def parties(chosen: Sequence[Attempt]) -> list[list[Attempt]]:
     ]
 
 
-def lack(attempt: Attempt, plan: Plan, why: str) -> dict[str, str]:
-    """Give what the report says of an attempt for which this host has nothing to attempt."""
-    return {"id": attempt.id, "shape": str(plan.host.shape), "profile": plan.profile, "why": why}
+def _lack(name: str, profile: str, why: str) -> dict[str, str]:
+    """Give what the report says of an attempt, or of all (`*`), that there is nothing to attempt by."""
+    return {"id": name, "shape": str(hosts.shape()), "profile": profile, "why": why}
 
 
 async def _whole_run(plain: Instance, profile: str) -> Row:
@@ -187,6 +190,6 @@ def _unusable(name: str, tell: Tell) -> bool:
     except ConfinementError as error:
         what = f" (its layer {error.layer}, to begin with)" if isinstance(error, LayerError) else ""
         why = f"it is there to be extended: by itself it has less than a run needs{what}, and none can start with it"
-        tell({"lack": {"id": "*", "shape": str(hosts.shape()), "profile": name, "why": why}})
+        tell({"lack": _lack("*", name, why)})
         return True
     return False

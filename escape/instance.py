@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
 from escape.attempt import REPORT, STAY
+from escape.judge import told_end
 from spl.client import Client, segment
 from spl.daemon import assemble
 from spl.errors import EscapeUnfinished, RunFinished
@@ -119,7 +120,7 @@ class Instance:
             if body["kind"] == REPORT:
                 finished.answers |= body.get("answers", {})
         outcome = next(body for body in bodies if body["kind"] == _OUTCOME)
-        finished.exit = "stopped, since it did not end" if stopped else _said(outcome["exit"])
+        finished.exit = "stopped, since it did not end" if stopped else told_end(outcome["exit"])
         return finished
 
     async def _heard(self, thread: str) -> Json:
@@ -166,11 +167,3 @@ async def _bounded(what: str) -> AsyncIterator[None]:
             yield
     except TimeoutError:
         raise EscapeUnfinished(f"{what} within {_RUN_SECONDS:g} s") from None
-
-
-def _said(exit_: Json | None) -> str:
-    if exit_ is None:
-        return "ended without an exit"
-    if "signal" in exit_:
-        return f"killed by {exit_['signal']}"
-    return f"ended by itself with {exit_['code']}"

@@ -10,7 +10,7 @@ from bwrap.text import printable
 from escape.attempt import ESCAPED, OK
 
 if TYPE_CHECKING:
-    from collections.abc import Collection
+    from collections.abc import Collection, Mapping
 
     from bwrap.plan import Plan
     from escape.attempt import Attempt, Wall
@@ -65,6 +65,33 @@ def row(
         got,
         control == OK and answer in must.answers,
     )
+
+
+def came_to(
+    attempt: Attempt,
+    answers: Mapping[str, list[str]],
+    ended: str,
+    before: dict[str, str],
+    after: dict[str, str],
+) -> tuple[str, str]:
+    """Give what an attempt's control and the attempt itself came to.
+
+    A victim that was touched goes before whatever was answered, and how the process `ended` stands for an answer that
+    it could not give any more.
+    """
+    control, answer = answers.get(attempt.id, [f"it was never made: {ended}", ""])
+    return control, (harmed(before, after, attempt) or answer or ended) if control == OK else ""
+
+
+def told_end(said: Mapping[str, object] | None) -> str:
+    """Say how a process ended, from an outcome's `exit`."""
+    match said:
+        case {"signal": signal}:
+            return f"killed by {signal}"
+        case {"code": code}:
+            return f"ended by itself with {code}"
+        case _:
+            return "ended without an exit"
 
 
 def harmed(before: dict[str, str], after: dict[str, str], attempt: Attempt) -> str | None:

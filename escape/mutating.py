@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import secrets
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -19,6 +17,7 @@ from escape.weakened import REMOVALS, Weakened
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Sequence
 
+    from bwrap.host import Host
     from bwrap.plan import Plan
     from bwrap.sealed import Sealed
     from escape.attempt import Attempt
@@ -28,7 +27,6 @@ if TYPE_CHECKING:
     from escape.weakened import Change, Removal
 
 _SECONDS = 30.0
-_LONGEST = 30.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,14 +66,15 @@ async def mutate(victims: Victims, only: Sequence[str], tell: Tell) -> None:
     """Take each layer away, all or `only` those named, and tell what turned red."""
     shape = hosts.shape()
     chosen = [each for each in REMOVALS if shape in each.shapes and (not only or each.layer in only)]
-    tell({"host": attempting.describe()})
+    host = hosts.examine()
+    sealed = image.seal(host.python)
+    tell({"host": attempting.describe(host, sealed)})
     tell({"total": len(chosen)})
     victims.make_home()
     victims.plant()
-    sealed = image.seal(hosts.examine().python)
     try:
         async with Stub.listening(f"{victims.home}/run/spl-worker.sock") as stub:
-            mutator = _Mutator(victims, sealed, stub)
+            mutator = _Mutator(host, victims, sealed, stub)
             # One after the other: what happens to a victim must be some one removal's doing.
             for removal in chosen:
                 tell({"mutation": (await mutator.take_away(removal)).wire()})
@@ -84,8 +83,8 @@ async def mutate(victims: Victims, only: Sequence[str], tell: Tell) -> None:
 
 
 class _Mutator:
-    def __init__(self, victims: Victims, sealed: Sealed, stub: Stub) -> None:
-        self._victims, self._sealed, self._stub = victims, sealed, stub
+    def __init__(self, host: Host, victims: Victims, sealed: Sealed, stub: Stub) -> None:
+        self._host, self._victims, self._sealed, self._stub = host, victims, sealed, stub
         self._ledger = Ledger(f"{victims.home}/run/workers")
         self._plans: dict[str, Plan] = {}
 
@@ -124,7 +123,9 @@ class _Mutator:
 
     def _plan(self, profile: str) -> Plan:
         if profile not in self._plans:
-            self._plans[profile] = attempting.plan_of(profile, self._victims.home, self._stub.path)
+            self._plans[profile] = attempting.plan_of(
+                profile, self._host, self._victims.home, self._stub.path
+            )
         return self._plans[profile]
 
     async def _rows(
@@ -135,9 +136,7 @@ class _Mutator:
             answers, ended = await self._launch(party, plan, changes)
             after = self._victims.census()
             for each in party:
-                control, answer = answers.get(each.id, [f"it was never made: {ended}", ""])
-                if control == OK:
-                    answer = judge.harmed(before, after, each) or answer or ended
+                control, answer = judge.came_to(each, answers, ended, before, after)
                 if answer not in each.lacking:
                     row = judge.row(each, plan, control, answer, lifted=removal.lifted)
                     if row is not None:
@@ -154,17 +153,12 @@ class _Mutator:
             "neighbour_thread": "none",
         }
         world = {**self._victims.world, **attempting.world(plan), **neighbour}
-        credential = secrets.token_hex(16)
-        self._stub.goals[credential] = json.dumps({"attempts": [each.id for each in party], "world": world})
         try:
             confined = await Weakened(plan, self._sealed, self._ledger, changes).within(_SECONDS)
         except LayerError as error:
             # Nothing was made, and so nothing noticed: that something does not start may have any reason.
             return {}, f"not started: {error.layer}, {error.observed}"
-        confined.entrust(json.dumps({"credential": credential}).encode() + b"\n")
-        ended = await confined.stop("it took too long", grace=_LONGEST)
-        said = f"killed by {ended.signal}" if ended.signal else f"ended by itself with {ended.code}"
-        return self._stub.answers.pop(credential, {}), said
+        return await self._stub.have(confined, [each.id for each in party], world)
 
 
 def _concerned(attempt: Attempt, removal: Removal) -> bool:

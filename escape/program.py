@@ -55,7 +55,7 @@ def _drive(doors: Doors, *, early: bool) -> None:
         if len(told) == _MOST_A_REPORT or _length(told) > _MOST_WORDS:
             _tell(doors, {"answers": told})
             told = {}
-    _tell(doors, {"answers": told, "end": True})
+    _tell(doors, {"answers": told})
     doors.perform("infer", {"messages": [{"role": "user", "content": "Done."}]})
 
 

@@ -6,23 +6,30 @@ import asyncio
 import contextlib
 import json
 import os
+import secrets
 from typing import TYPE_CHECKING, Any
 
 from escape.attempt import REPORT
+from escape.judge import told_end
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
+    from collections.abc import AsyncIterator, Sequence
+
+    from bwrap.confined import Confined
+
+    Answers = dict[str, list[str]]
 
 _LIMIT = 1 << 20
+_SECONDS = 30.0
 
 
 class Stub:
-    """One goal at a time, by credential: a worker names by it which of those going on it is."""
+    """A goal for each worker that it is given, by credential: a worker names by it which it is."""
 
     def __init__(self, path: str) -> None:
         self.path = path
-        self.goals: dict[str, str] = {}
-        self.answers: dict[str, dict[str, list[str]]] = {}
+        self._goals: dict[str, str] = {}
+        self._answers: dict[str, dict[str, list[str]]] = {}
 
     @classmethod
     @contextlib.asynccontextmanager
@@ -35,6 +42,17 @@ class Stub:
             yield stub
         finally:
             server.close()
+
+    async def have(
+        self, confined: Confined, ids: Sequence[str], world: dict[str, Any]
+    ) -> tuple[Answers, str]:
+        """Have a confined process make attempts; gives its answers, and how it ended."""
+        credential = secrets.token_hex(16)
+        self._goals[credential] = json.dumps({"attempts": list(ids), "world": world})
+        confined.entrust(json.dumps({"credential": credential}).encode() + b"\n")
+        ended = await confined.stop("it took too long", grace=_SECONDS)
+        del self._goals[credential]
+        return self._answers.pop(credential, {}), told_end(ended.wire())
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         # Whatever a worker that means harm says here, it is not answered; the suite goes by what was told.
@@ -53,10 +71,10 @@ class Stub:
 
     def _answer(self, line: str, bearer: str, body: bytes) -> dict[str, Any]:
         if line.startswith("GET "):
-            return {"goal": self.goals[bearer]}
+            return {"goal": self._goals[bearer]}
         said = json.loads(body)
         if said.get("kind") == REPORT:
-            self.answers.setdefault(bearer, {}).update(said["body"].get("answers", {}))
+            self._answers.setdefault(bearer, {}).update(said["body"].get("answers", {}))
         return {}
 
 

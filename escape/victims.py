@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ctypes
-import errno
 import hashlib
 import os
 import pty
@@ -19,6 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Self
 
 from bwrap.seccomp import architecture, number
+from escape.inside import Stopped, numbered
 
 if TYPE_CHECKING:
     from types import TracebackType
@@ -35,8 +35,6 @@ _EVERY_RIGHT: Final = 0x3F3F3F3F
 _SESSION_KEYRING: Final = -3
 _SETUID_PROGRAMS: Final = ("/usr/bin/su", "/usr/bin/mount", "/usr/bin/passwd")
 _NAMESPACES: Final = ("cgroup", "ipc", "mnt", "net", "pid", "user", "uts")
-
-_libc = ctypes.CDLL(None, use_errno=True)
 
 
 class Victims:
@@ -174,33 +172,30 @@ class Victims:
         self.world |= {"abstract": abstract, "host_socket": path}
 
     def _ipc(self) -> None:
-        self._shm = _made("a segment", _libc.shmget(_IPC_PRIVATE, 4096, _IPC_CREAT | _ALL))
-        self._stack.callback(_libc.shmctl, self._shm, _IPC_RMID, None)
-        _libc.shmat.restype = ctypes.c_void_p
-        self._page = _libc.shmat(self._shm, None, 0)
-        self._stack.callback(_libc.shmdt, ctypes.c_void_p(self._page))
+        self._shm = _call("shmget", _IPC_PRIVATE, 4096, _IPC_CREAT | _ALL)
+        self._stack.callback(_call, "shmctl", self._shm, _IPC_RMID, None)
+        self._page = _call("shmat", self._shm, None, 0)
+        self._stack.callback(_call, "shmdt", self._page)
         ctypes.memmove(self._page, _SHOWN.encode(), len(_SHOWN))
-        self._sem = _made("a semaphore", _libc.semget(_IPC_PRIVATE, 1, _IPC_CREAT | _ALL))
-        self._stack.callback(_libc.semctl, self._sem, 0, _IPC_RMID)
-        self._msg = _made("a queue", _libc.msgget(_IPC_PRIVATE, _IPC_CREAT | _ALL))
-        self._stack.callback(_libc.msgctl, self._msg, _IPC_RMID, None)
-        self._mqueue = f"spl-{secrets.token_hex(8)}"
-        queue = _made("a queue by name", _call("mq_open", self._mqueue, os.O_RDWR | os.O_CREAT, _ALL, None))
-        self._stack.callback(_call, "mq_unlink", self._mqueue)
-        self._stack.callback(os.close, queue)
-        self._queue = queue
-        self.world |= {"shm_id": self._shm, "sem_id": self._sem, "msg_id": self._msg, "mqueue": self._mqueue}
+        self._sem = _call("semget", _IPC_PRIVATE, 1, _IPC_CREAT | _ALL)
+        self._stack.callback(_call, "semctl", self._sem, 0, _IPC_RMID, None)
+        self._msg = _call("msgget", _IPC_PRIVATE, _IPC_CREAT | _ALL)
+        self._stack.callback(_call, "msgctl", self._msg, _IPC_RMID, None)
+        named = f"spl-{secrets.token_hex(8)}"
+        self._queue = _call("mq_open", named, os.O_RDWR | os.O_CREAT, _ALL, None)
+        self._stack.callback(_call, "mq_unlink", named)
+        self._stack.callback(os.close, self._queue)
+        self.world |= {"shm_id": self._shm, "sem_id": self._sem, "msg_id": self._msg, "mqueue": named}
 
     def _key(self) -> None:
         """Put a key into a session keyring of this process's own, readable by all; 0 where a host has no keyrings."""
         self.world["key_id"] = 0
-        if _call("keyctl", _JOIN_SESSION, None) < 0:
-            return
         said = self.canary.encode()
-        key = _call("add_key", "user", "spl-canary", said, len(said), _SESSION_KEYRING)
-        if key > 0:
-            _call("keyctl", _SETPERM, key, _EVERY_RIGHT)
+        with suppress(OSError):
+            _call("keyctl", _JOIN_SESSION, None)
+            key = _call("add_key", "user", "spl-canary", said, len(said), _SESSION_KEYRING)
             self._stack.callback(_call, "keyctl", _UNLINK, key, _SESSION_KEYRING)
+            _call("keyctl", _SETPERM, key, _EVERY_RIGHT)
             self.world["key_id"] = key
 
     def _terminal(self) -> None:
@@ -233,7 +228,7 @@ class Victims:
         seen += [line for line in status.splitlines() if line.split(":")[0] in kept]
         for name in ("limits", "oom_score_adj", "cgroup", "comm"):
             seen.append(Path(f"/proc/{pid}/{name}").read_text(encoding="utf-8"))
-        return "alive, " + hashlib.sha256("\n".join(seen).encode()).hexdigest()[:12]
+        return f"alive, {_digest(str(seen).encode())}"
 
     def _seen_listeners(self) -> str:
         for name, listener in self._listeners.items():
@@ -247,7 +242,7 @@ class Victims:
         return ", ".join(f"{name} {count} visits" for name, count in self._visits.items())
 
     def _seen_files(self) -> str:
-        seen = hashlib.sha256()
+        seen = b""
         paths = [
             self._file,
             *(os.path.join(path, name) for path, _, names in os.walk(self._shared) for name in names),
@@ -258,30 +253,28 @@ class Victims:
                 there = os.lstat(path)
                 marks = (there.st_mode, there.st_uid, there.st_nlink, there.st_mtime_ns)
                 said = Path(path).read_bytes() if stat.S_ISREG(there.st_mode) else b""
-                seen.update(f"{path} {marks}\n".encode() + said)
-        return f"{len(paths)} files, " + seen.hexdigest()[:12]
+                seen += f"{path} {marks}\n".encode() + said
+        return f"{len(paths)} files, {_digest(seen)}"
 
     def _seen_ipc(self) -> str:
         shown = ctypes.string_at(self._page, len(_SHOWN)).decode("ascii", "replace")
-        semaphore, queue = _libc.semctl(self._sem, 0, _GETVAL), self._queued()
-        return f"{shown}, semaphore {semaphore}, queue {queue}"
-
-    def _queued(self) -> str:
-        said, named = ctypes.create_string_buffer(256), ctypes.create_string_buffer(64)
-        _libc.msgctl(self._msg, _IPC_STAT, said)
+        semaphore = _call("semctl", self._sem, 0, _GETVAL, None)
+        queue, named = ctypes.create_string_buffer(256), ctypes.create_string_buffer(64)
+        _call("msgctl", self._msg, _IPC_STAT, queue)
         _call("mq_getsetattr", self._queue, None, named)
-        return hashlib.sha256(said.raw + named.raw).hexdigest()[:12]
+        return f"{shown}, semaphore {semaphore}, queues {_digest(queue.raw + named.raw)}"
 
     def _seen_key(self) -> str:
+        key = self.world["key_id"]
+        if not key:
+            return "none to be had"
         said = ctypes.create_string_buffer(256)
-        for operation in (_DESCRIBE, _READ):
-            if self.world["key_id"] and _call("keyctl", operation, self.world["key_id"], said, 256) < 0:
-                return "gone"
-        return (
-            f"there, {hashlib.sha256(said.raw).hexdigest()[:12]}"
-            if self.world["key_id"]
-            else "none to be had"
-        )
+        try:
+            for operation in (_DESCRIBE, _READ):
+                _call("keyctl", operation, key, said, 256)
+        except OSError:
+            return "gone"
+        return f"there, {_digest(said.raw)}"
 
     def _seen_terminal(self) -> str:
         with suppress(BlockingIOError, OSError):
@@ -294,27 +287,13 @@ class Victims:
         return f"named {os.uname().nodename}, cores to {pattern}"
 
 
-def _call(name: str, *arguments: object) -> int:
-    """Make a system call that libc has no function for; gives its value, or its errno as a negative number."""
-    _libc.syscall.restype = ctypes.c_long
-    value = int(_libc.syscall(ctypes.c_long(number(name, architecture())), *map(_word, arguments)))
-    return value if value >= 0 else -ctypes.get_errno()
+def _digest(seen: bytes) -> str:
+    return hashlib.sha256(seen).hexdigest()[:12]
 
 
-def _word(argument: object) -> object:
-    match argument:
-        case int():
-            return ctypes.c_long(argument)
-        case str():
-            return ctypes.c_char_p(argument.encode())
-        case bytes():
-            return ctypes.c_char_p(argument)
-        case _:
-            return argument  # None, or a buffer
-
-
-def _made(what: str, value: int) -> int:
-    if value < 0:
-        code = ctypes.get_errno() or -value
-        raise OSError(code, f"{what} cannot be had for a victim: {errno.errorcode.get(code, code)}")
-    return value
+def _call(name: str, *arguments: Any) -> int:
+    """Make a system call by name; raises `OSError` that says what cannot be had for a victim, or seen of one."""
+    try:
+        return numbered(number(name, architecture()), *arguments, step=name)
+    except Stopped as end:
+        raise OSError(f"a victim cannot be had, or looked at: {end.answer}") from None

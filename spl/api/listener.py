@@ -266,16 +266,14 @@ class _Http1(H11Protocol):
             await self._send_error_response(HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE)
             await self.send(Closed())
             return
+        headers = [(name, value) for name, value in request.headers if name != b"upgrade"]
         # A method is in capitals (RFC 9110, 9.1), which Hypercorn makes of any: what is not stays another one.
         method = request.method if request.method.isupper() else b"-" + request.method
-        await super()._create_stream(
-            type(request)(
-                method=method,
-                target=request.target,
-                headers=[(name, value) for name, value in request.headers if name != b"upgrade"],
-                http_version=request.http_version,
+        if method != request.method or len(headers) != len(request.headers):
+            request = type(request)(
+                method=method, target=request.target, headers=headers, http_version=request.http_version
             )
-        )
+        await super()._create_stream(request)
 
 
 def _config(idle: float) -> Config:

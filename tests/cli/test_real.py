@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from escape.instance import VERIFY_GOAL
 from spl.errors import ExpressionInvalid, RunFinished, RunNotCompleted, RunNotFound, TokenRevoked
 from spl.errors import WorkDailyCountExceeded as DailyCount
-from tests.end_to_end.daemon import VERIFY_GOAL, Shape
+from tests.end_to_end.daemon import Shape
 
 if TYPE_CHECKING:
     import subprocess

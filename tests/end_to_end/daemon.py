@@ -14,6 +14,7 @@ import threading
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
+from escape.instance import VERIFY_GOAL
 from spl.client import Client
 
 if TYPE_CHECKING:
@@ -22,11 +23,6 @@ if TYPE_CHECKING:
 
 SECONDS = 30
 """How long anything a test waits for may take before the test fails."""
-
-VERIFY_GOAL = (
-    "Record a note whose text is exactly: transport-check . "
-    "Use the record_note tool with only the text argument. Then stop."
-)
 
 Json = dict[str, Any]
 

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from escape.instance import VERIFY_GOAL
 from spl.errors import IsolationUnavailable, NotFound, ProfileBelowFloor, ProfileInvalid
-from tests.end_to_end.daemon import VERIFY_GOAL
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import secrets
 import sys
 from contextlib import closing
 
@@ -22,18 +21,16 @@ SWEEP = "sweeps.calls"
 
 async def sweep() -> dict[str, object]:
     """Give each call that is refused, with the errno it is to answer, and the sweep's answer without a filter."""
-    with Stage() as stage, closing(image.seal(examine().python)) as sealed:
+    host = examine()
+    with Stage() as stage, closing(image.seal(host.python)) as sealed:
         async with Stub.listening(f"{stage.folder}/stub") as stub:
-            plan = attempting.plan_of("worker", stage.home, stub.path)
-            credential = secrets.token_hex(16)
-            stub.goals[credential] = json.dumps({"attempts": [SWEEP], "world": attempting.world(plan)})
+            plan = attempting.plan_of("worker", host, stage.home, stub.path)
             launch = Weakened(plan, sealed, stage.ledger, (Change(plan=allowing_all),))
-            confined = await launch.within(30)
-            confined.entrust(json.dumps({"credential": credential}).encode() + b"\n")
-            ended = await confined.stop("it took too long", grace=30)
-            answers = stub.answers.get(credential, {})
-            said = answers.get(SWEEP, ["it was never made", f"exit {ended.code}, {ended.signal}"])
-            return {"refused": attempting.refused(plan), "said": said}
+            answers, ended = await stub.have(await launch.within(30), [SWEEP], attempting.world(plan))
+            return {
+                "refused": attempting.refused(plan),
+                "said": answers.get(SWEEP, ["it was never made", ended]),
+            }
 
 
 if __name__ == "__main__":

@@ -10,6 +10,7 @@ import pytest
 from escape import attempting, judge
 from escape.attempt import Attempt, Wall
 from escape.inside import calls_work
+from tests.bwrap.stage import examine
 
 if TYPE_CHECKING:
     from bwrap.plan import Plan
@@ -35,7 +36,7 @@ def plan(tmp_path_factory: pytest.TempPathFactory) -> Plan:
     folder = tmp_path_factory.mktemp("h")
     with socket.socket(socket.AF_UNIX) as listener:
         listener.bind(str(folder / "w"))
-    return attempting.plan_of("worker", str(folder / "home"), str(folder / "w"))
+    return attempting.plan_of("worker", examine(), str(folder / "home"), str(folder / "w"))
 
 
 @pytest.mark.claim("E1")
@@ -86,3 +87,35 @@ def test_a_victim_that_was_touched_makes_an_escape_of_those_who_aim_at_it() -> N
     assert said == "ESCAPED: a victim was touched, process: alive -> ended with -9"
     assert judge.harmed(before, before, aims) is None
     assert judge.harmed(before, after, _attempt(*WALLS, victims=("files",))) is None
+
+
+@pytest.mark.claim("E1")
+def test_a_touched_victim_goes_before_an_answer_and_an_end_stands_for_one_that_was_never_given() -> None:
+    aims = _attempt(*WALLS, victims=("process",))
+    quiet, touched = {"process": "alive"}, {"process": "gone"}
+    answered = {"x.y": ["ok", "EPERM at kill"]}
+    assert judge.came_to(aims, answered, "ended", quiet, quiet) == ("ok", "EPERM at kill")
+    assert judge.came_to(aims, answered, "ended", quiet, touched)[1].startswith(
+        "ESCAPED: a victim was touched"
+    )
+    assert judge.came_to(aims, {"x.y": ["ok", ""]}, "killed by SIGSYS", quiet, quiet) == (
+        "ok",
+        "killed by SIGSYS",
+    )
+    assert judge.came_to(aims, {"x.y": ["EPERM at getpid", ""]}, "ended", quiet, quiet) == (
+        "EPERM at getpid",
+        "",
+    )
+    assert judge.came_to(aims, {}, "ended", quiet, quiet) == ("it was never made: ended", "")
+
+
+@pytest.mark.parametrize(
+    ("said", "told"),
+    [
+        ({"signal": "SIGSYS"}, "killed by SIGSYS"),
+        ({"code": 12}, "ended by itself with 12"),
+        (None, "ended without an exit"),
+    ],
+)
+def test_how_a_process_ended_is_told(said: dict[str, object] | None, told: str) -> None:
+    assert judge.told_end(said) == told

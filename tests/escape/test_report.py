@@ -14,6 +14,7 @@ from bwrap.library import Library
 from escape import image, report, suite
 from escape import page as pages
 from escape.attempts import ATTEMPTS
+from tests.bwrap.stage import examine
 from tests.escape.told import MUTATION, ROW
 
 if TYPE_CHECKING:
@@ -129,8 +130,13 @@ def test_a_page_shows_what_is_red_and_escapes_what_was_answered() -> None:
     assert "NOT NOTICED" in page
 
 
-def test_the_image_is_the_same_whenever_it_is_sealed() -> None:
-    assert image.sources() == image.sources()
+def test_the_image_is_the_same_whenever_it_is_sealed_and_holds_every_class() -> None:
+    digests = []
+    for _ in range(2):
+        sealed = image.seal(examine().python)
+        sealed.close()
+        digests.append(sealed.digest)
+    assert digests[0] == digests[1]
     assert set(image.sources()) >= {f"escape.attempts.{each.kind}" for each in ATTEMPTS.values()}
 
 

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 _libc = ctypes.CDLL(None, use_errno=True)
 
 
-def _connect(victims: Victims, family: int, kind: int, address: tuple[str, int] | str) -> None:
+def _connect(family: int, kind: int, address: tuple[str, int] | str) -> None:
     with socket.socket(family, kind) as visitor:
         visitor.connect(address)
         visitor.send(b"x")
@@ -47,23 +47,23 @@ TOUCHES: dict[str, tuple[str, Callable[[Victims], object]]] = {
     "a stop": ("process", lambda v: _stop(v.world["victim_pid"])),
     "tcp": (
         "listeners",
-        lambda v: _connect(v, socket.AF_INET, socket.SOCK_STREAM, ("127.0.0.1", v.world["tcp_port"])),
+        lambda v: _connect(socket.AF_INET, socket.SOCK_STREAM, ("127.0.0.1", v.world["tcp_port"])),
     ),
     "udp": (
         "listeners",
-        lambda v: _connect(v, socket.AF_INET, socket.SOCK_DGRAM, ("127.0.0.1", v.world["udp_port"])),
+        lambda v: _connect(socket.AF_INET, socket.SOCK_DGRAM, ("127.0.0.1", v.world["udp_port"])),
     ),
     "no path": (
         "listeners",
-        lambda v: _connect(v, socket.AF_UNIX, socket.SOCK_STREAM, f"\0{v.world['abstract']}"),
+        lambda v: _connect(socket.AF_UNIX, socket.SOCK_STREAM, f"\0{v.world['abstract']}"),
     ),
     "no path, datagram": (
         "listeners",
-        lambda v: _connect(v, socket.AF_UNIX, socket.SOCK_DGRAM, f"\0{v.world['abstract']}-datagram"),
+        lambda v: _connect(socket.AF_UNIX, socket.SOCK_DGRAM, f"\0{v.world['abstract']}-datagram"),
     ),
     "a path": (
         "listeners",
-        lambda v: _connect(v, socket.AF_UNIX, socket.SOCK_STREAM, v.world["host_socket"]),
+        lambda v: _connect(socket.AF_UNIX, socket.SOCK_STREAM, v.world["host_socket"]),
     ),
     "a word in a file": ("files", lambda v: _append(f"{v.world['host_folder']}/notes")),
     "other words of the same size": ("files", lambda v: _same_size(f"{v.world['host_folder']}/notes")),
