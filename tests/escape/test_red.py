@@ -122,6 +122,18 @@ def assemble(*words, image=None):
     assert "which was to be a neighbour" in done.stderr or "told nothing" in done.stderr
 
 
+@pytest.mark.claim("E1", "E3")
+def test_a_run_under_another_profile_than_its_rows_would_say_is_no_row(tmp_path: Path) -> None:
+    changes = """
+async def _nothing(self, name):
+    pass
+Instance.set_profile = _nothing
+"""
+    done = _run(tmp_path, {"instance.py": changes}, "run", "keyrings", "--profile", "strict")
+    assert done.returncode == EscapeUnfinished.exit_status
+    assert "not confined as its rows would say" in done.stderr
+
+
 @pytest.mark.claim("E2")
 def test_a_layer_that_is_not_taken_away_and_one_without_which_nothing_starts_are_not_noticed(
     tmp_path: Path,
