@@ -79,6 +79,8 @@ def without_rights(*answers: str) -> tuple[Wall, ...]:
 
 BY_FAMILY = Wall("syscalls", "EPERM at socket")
 """The filter's answer to a socket of any family but AF_UNIX."""
+VIEW = "the view is the worker's to make"
+ROOM = "room that no limit bounds, and files that can be written"
 SURFACE = "one more part of the kernel, with faults of its own, is within reach"
 
 

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 NOW = (ctypes.c_long * 4)(0, (1 << 30) - 1, 0, (1 << 30) - 2)
 
 CHANGED = "a file of the host's is changed"
+NO_FILE = (Wall("mounts", "ENOENT at open"),)
 READ_ONLY = (Wall("mounts", "EROFS at open"), Wall("landlock", "EACCES at open"))
 
 
@@ -39,6 +40,17 @@ def opens(flags: int, *paths: str) -> str:
     def one(path: str) -> str:
         os.close(opened("open", path, flags))
         return f"{path} is open"
+
+    return every(*(lambda path=path: one(path) for path in paths))
+
+
+def makes(*paths: str) -> str:
+    """Make any of several new files, and take it away again."""
+
+    def one(path: str) -> str:
+        os.close(opened("open", path, os.O_CREAT | os.O_EXCL | os.O_WRONLY))
+        os.unlink(path)
+        return f"{path} was made"
 
     return every(*(lambda path=path: one(path) for path in paths))
 

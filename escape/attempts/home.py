@@ -7,7 +7,7 @@ import socket
 import stat
 
 from escape.attempt import Attempt, Wall
-from escape.attempts._reaching import READ_ONLY, made, opened, opens, reads, together
+from escape.attempts._reaching import READ_ONLY, made, makes, opens, reads, together
 from escape.inside import AT_FDCWD, World, do, every, files_work, stopped, the_door_opens
 
 TYPE_CHECKING = False
@@ -58,13 +58,7 @@ def _home_changed(world: World) -> str:
 
 
 def _home_made(world: World) -> str:
-    def one(path: str) -> str:
-        os.close(opened("open", path, os.O_CREAT | os.O_EXCL | os.O_WRONLY))
-        os.unlink(path)
-        return f"{path} was made"
-
-    run = os.path.dirname(world.socket)
-    return every(lambda: one(f"{world.home}/made"), lambda: one(f"{run}/made"))
+    return makes(f"{world.home}/made", f"{os.path.dirname(world.socket)}/made")
 
 
 def _operator_socket(world: World) -> str:

@@ -7,7 +7,7 @@ import os
 from contextlib import suppress
 
 from escape.attempt import Attempt, Wall
-from escape.attempts._reaching import CHANGED, opened, opens, reads, together
+from escape.attempts._reaching import CHANGED, NO_FILE, opened, opens, reads, together
 from escape.inside import AT_FDCWD, World, do, every, files_work, stopped
 
 TYPE_CHECKING = False
@@ -156,8 +156,7 @@ def _other_opens(world: World) -> str:
             os.unlink(made)
 
 
-_NO_FILE = (Wall("mounts", "ENOENT at open"),)
-_NO_WRITING = (*_NO_FILE, Wall("landlock", "EACCES at open"))
+_NO_WRITING = (*NO_FILE, Wall("landlock", "EACCES at open"))
 
 
 ATTEMPTS: tuple[Attempt, ...] = (
@@ -166,7 +165,7 @@ ATTEMPTS: tuple[Attempt, ...] = (
         "reads a file of the host's that is open to all, by several spellings of its path",
         _host_file,
         control=files_work,
-        walls=_NO_FILE,
+        walls=NO_FILE,
         escape="the host's files are within reach",
     ),
     Attempt(
@@ -174,7 +173,7 @@ ATTEMPTS: tuple[Attempt, ...] = (
         "climbs above every place that is shown to a file of the host's",
         _host_dotdot,
         control=files_work,
-        walls=_NO_FILE,
+        walls=NO_FILE,
         escape="the host's files are within reach",
     ),
     Attempt(
@@ -182,7 +181,7 @@ ATTEMPTS: tuple[Attempt, ...] = (
         "reads the host's accounts, keys and settings",
         lambda _: reads(*_ACCOUNTS),
         control=files_work,
-        walls=_NO_FILE,
+        walls=NO_FILE,
         escape="who there is, and the keys of who there is",
     ),
     Attempt(
@@ -224,7 +223,7 @@ ATTEMPTS: tuple[Attempt, ...] = (
         "opens memory, disks, terminals and other devices",
         _devices,
         control=files_work,
-        walls=_NO_FILE,
+        walls=NO_FILE,
         escape="the host's memory or disk is within reach",
     ),
     Attempt(
@@ -232,7 +231,7 @@ ATTEMPTS: tuple[Attempt, ...] = (
         "writes to the sysctls that name programs which the kernel runs as root",
         _sysctls,
         control=files_work,
-        walls=_NO_FILE,
+        walls=NO_FILE,
         escape="root of the host runs what the worker names",
         victims=["host"],
         cve="CVE-2025-31133, CVE-2025-52565",
@@ -242,7 +241,7 @@ ATTEMPTS: tuple[Attempt, ...] = (
         "opens the trigger that crashes or restarts the host",
         lambda _: opens(os.O_WRONLY, "/proc/sysrq-trigger"),
         control=files_work,
-        walls=_NO_FILE,
+        walls=NO_FILE,
         escape="the host is at the worker's mercy",
         cve="CVE-2025-31133, CVE-2025-52881",
     ),
@@ -251,7 +250,7 @@ ATTEMPTS: tuple[Attempt, ...] = (
         "reads the memory, environment, root and descriptors of others by /proc",
         _processes,
         control=files_work,
-        walls=_NO_FILE,
+        walls=NO_FILE,
         escape="what another process holds is read",
     ),
     Attempt(
@@ -259,7 +258,7 @@ ATTEMPTS: tuple[Attempt, ...] = (
         "goes through magic links, and descriptors that a runtime may have left open, to the host",
         _magic_links,
         control=files_work,
-        walls=_NO_FILE,
+        walls=NO_FILE,
         escape="a descriptor left open leads out of the root",
         cve="CVE-2024-21626",
     ),
@@ -268,7 +267,7 @@ ATTEMPTS: tuple[Attempt, ...] = (
         "opens the files of control groups that name a program for the kernel to run, or move processes",
         _control_groups,
         control=files_work,
-        walls=_NO_FILE,
+        walls=NO_FILE,
         escape="root of the host runs what the worker names",
         cve="CVE-2022-0492",
     ),

@@ -11,7 +11,7 @@ import ctypes
 import os
 
 from escape.attempt import Attempt, Wall
-from escape.attempts._making import without_rights
+from escape.attempts._making import ROOM, VIEW, without_rights
 from escape.inside import World, call, calls_work, each, every, files_work, read, stopped, the_door_opens
 
 TYPE_CHECKING = False
@@ -208,8 +208,6 @@ def _quota(world: World) -> str:
         os.close(root)
 
 
-_VIEW = "the view is the worker's to make"
-_ROOM = "room that no limit bounds, and files that can be written"
 _KERNEL = "the kernel's file systems parse what the worker wrote"
 
 # The first answers are those of calls with nothing to look at. Landlock forbids what changes the view (landlock(7)):
@@ -228,7 +226,7 @@ _UNMOUNTED = (
 )
 
 
-def _mounting(name: str, sentence: str, chain: Chain, escape: str = _VIEW, cve: str = "") -> Attempt:
+def _mounting(name: str, sentence: str, chain: Chain, escape: str = VIEW, cve: str = "") -> Attempt:
     return Attempt(
         f"mounts.{name}",
         sentence,
@@ -260,7 +258,7 @@ ATTEMPTS: tuple[Attempt, ...] = (
         "tmpfs",
         "mounts a file system in memory and writes to it",
         _mounted(_filled, _over_home("t", "tmpfs")),
-        _ROOM,
+        ROOM,
     ),
     _mounting(
         "devpts",
@@ -306,7 +304,7 @@ ATTEMPTS: tuple[Attempt, ...] = (
         "remounted",
         "remounts the root and the home's cover so that they can be written",
         _changed(_MS_REMOUNT, _MS_REMOUNT | _MS_BIND),
-        _ROOM,
+        ROOM,
     ),
     _mounting(
         "loosened",

@@ -8,7 +8,7 @@ import os
 import stat
 
 from escape.attempt import Attempt, Wall
-from escape.attempts._reaching import CHANGED, NOW, READ_ONLY, opened, opens, together
+from escape.attempts._reaching import CHANGED, NO_FILE, NOW, READ_ONLY, makes, opens, together
 from escape.inside import AT_FDCWD, World, call, calls_work, descriptors_work, do, every, files_work, stopped
 
 TYPE_CHECKING = False
@@ -61,14 +61,7 @@ def _written(path: Callable[[World], str]) -> Chain:
 
 def _library_added(world: World) -> str:
     """Put a module where the next worker's interpreter looks for one."""
-
-    def one(path: str) -> str:
-        os.close(opened("open", path, os.O_CREAT | os.O_EXCL | os.O_WRONLY))
-        os.unlink(path)
-        return f"{path} was made"
-
-    names = ("made.py", "made.pyc", "encodings/made.py")
-    return every(*(lambda name=name: one(f"{world.library}/{name}") for name in names))
+    return makes(*(f"{world.library}/{name}" for name in ("made.py", "made.pyc", "encodings/made.py")))
 
 
 def _reopened(world: World) -> str:
@@ -197,9 +190,6 @@ def _synced(_: World) -> str:
     )
 
 
-_NO_FILE = (Wall("mounts", "ENOENT at open"),)
-
-
 ATTEMPTS: tuple[Attempt, ...] = (
     Attempt(
         "shown.useful",
@@ -214,7 +204,7 @@ ATTEMPTS: tuple[Attempt, ...] = (
         "opens the program that runs anew to write it, by magic links and empty paths",
         _reopened,
         control=files_work,
-        walls=_NO_FILE,
+        walls=NO_FILE,
         escape="the host next runs what the worker wrote",
         cve="CVE-2019-5736, CVE-2019-8308",
     ),
@@ -223,7 +213,7 @@ ATTEMPTS: tuple[Attempt, ...] = (
         "opens its own memory to write past what its pages allow",
         _own_memory,
         control=files_work,
-        walls=_NO_FILE,
+        walls=NO_FILE,
         escape="pages of shown files are written by a race that the kernel lost before",
         cve="CVE-2016-5195",
     ),

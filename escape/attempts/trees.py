@@ -11,7 +11,7 @@ import os
 from contextlib import suppress
 
 from escape.attempt import Attempt, Wall
-from escape.attempts._making import without_rights
+from escape.attempts._making import ROOM, VIEW, without_rights
 from escape.inside import AT_FDCWD, Stopped, World, call, calls_work, each, every, files_work
 
 TYPE_CHECKING = False
@@ -169,10 +169,6 @@ def _statmount(world: World) -> str:
     return every(lambda: f"told of nothing ({call('statmount', None, None, 0, 0)})", lambda: _told(world))
 
 
-_VIEW = "the view is the worker's to make"
-_ROOM = "room that no limit bounds, and files that can be written"
-
-
 ATTEMPTS: tuple[Attempt, ...] = (
     *(
         Attempt(
@@ -184,7 +180,7 @@ ATTEMPTS: tuple[Attempt, ...] = (
                 Wall("syscalls", "EPERM at fsconfig, EPERM at move_mount, EPERM at fsopen"),
                 *without_rights("EINVAL at fsconfig, EPERM at move_mount, EPERM at fsopen"),
             ],
-            escape=_VIEW,
+            escape=VIEW,
             cve="CVE-2021-41133",
         )
         for kind in ("tmpfs", "proc")
@@ -210,7 +206,7 @@ ATTEMPTS: tuple[Attempt, ...] = (
             Wall("syscalls", "EPERM at open_tree"),
             *without_rights("EINVAL at open_tree, EPERM at open_tree"),
         ],
-        escape=_VIEW,
+        escape=VIEW,
         cve="CVE-2021-41133, CVE-2021-42762",
     ),
     Attempt(
@@ -222,7 +218,7 @@ ATTEMPTS: tuple[Attempt, ...] = (
             Wall("syscalls", "EPERM at mount_setattr"),
             *without_rights("EINVAL at mount_setattr, EPERM at mount_setattr"),
         ],
-        escape=_ROOM,
+        escape=ROOM,
         cve="CVE-2021-41133",
     ),
     Attempt(
@@ -234,7 +230,7 @@ ATTEMPTS: tuple[Attempt, ...] = (
             Wall("syscalls", "EPERM at open_tree_attr"),
             *without_rights("EPERM at open_tree_attr, EINVAL at open_tree_attr"),
         ],
-        escape=_ROOM,
+        escape=ROOM,
     ),
     Attempt(
         "trees.picked",
@@ -245,7 +241,7 @@ ATTEMPTS: tuple[Attempt, ...] = (
             Wall("syscalls", "EPERM at fsconfig, EPERM at fspick"),
             *without_rights("EINVAL at fsconfig, EPERM at fspick"),
         ],
-        escape=_ROOM,
+        escape=ROOM,
         cve="CVE-2021-41133",
     ),
     Attempt(
