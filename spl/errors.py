@@ -259,6 +259,24 @@ class BodyTimeout(SplError):
     remedy = "send the body at once"
 
 
+class WatchersExceeded(SplError):
+    """As many event streams are open as the daemon carries, or as one member may have."""
+
+    code = "WATCHERS_EXCEEDED"
+    status = 429
+    exit_status = 27
+    remedy = "close an event stream, then open this one again"
+
+
+class Lagged(SplError):
+    """An event stream's reader takes less than comes; told on the stream itself, which ends with it."""
+
+    code = "lagged"
+    status = 503
+    exit_status = 28
+    remedy = "open the stream again with Last-Event-ID: nothing is lost"
+
+
 class ProfileInvalid(SplError):
     """A profile that cannot be used; `file`, `line`, `column`, `place`, `reason` and `excerpt` say what and where."""
 
@@ -464,6 +482,32 @@ class StoreUnavailable(SplError):
     status = 503
     exit_status = 41
     remedy = "mend what the message names (space, permissions, the file itself), then try again"
+
+
+class StoreDamaged(StoreUnavailable):
+    """The log's file is not what was written to it, or is gone: nothing is added to it any more."""
+
+    code = "STORE_DAMAGED"
+    exit_status = 42
+    remedy = "stop the daemon, then put a backup in its place with 'spl restore'"
+
+
+class NotVerified(SplError):
+    """`spl verify` found a record, a chain or a tally that is not as it must be; only the command line says this."""
+
+    code = "NOT_VERIFIED"
+    status = 422
+    exit_status = 43
+    remedy = "believe nothing that the findings name; compare with a backup or an earlier export"
+
+
+class BackupFailed(SplError):
+    """A backup could not be made, or one that is there cannot be restored; only the command line says this."""
+
+    code = "BACKUP_FAILED"
+    status = 503
+    exit_status = 44
+    remedy = "mend what the message names, or name another backup"
 
 
 def table() -> list[type[SplError]]:

@@ -101,6 +101,15 @@ class Settings(BaseSettings):
         default="60600-60855",
         description="the uids that a root daemon's workers run as, one each: the first and the last",
     )
+    heartbeat_seconds: _Seconds = Field(
+        default=15.0, description="seconds after which an event stream that has nothing to tell says so"
+    )
+    backups_kept: int = Field(
+        default=3,
+        ge=0,
+        le=1000,
+        description="how many of the backups that the daemon makes at its start are kept; 0 makes none",
+    )
     log_format: Literal["auto", "console", "json"] = Field(
         default="auto", description="how the log is written; `auto` is `console` on a terminal, else `json`"
     )
