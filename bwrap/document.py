@@ -26,6 +26,8 @@ _BASIC, _LITERAL = r'"(?:\\.|[^"\\])*"', r"'[^']*'"
 _LONGEST_LINE = 4096
 """Characters. `tomllib` takes time by the square of a key's parts, and fails on a number of over 4300 digits."""
 _DEEPEST = 16
+_WIDEST = 64
+"""Bits of a whole number, as TOML asks for. An error shows what it means, and Python writes no number of any length."""
 _AROUND = 60
 """Characters of a line that are shown before a fault; after it twice as many."""
 
@@ -83,6 +85,7 @@ class Document:
             raise self.fault(error.span, "", f"it is nested more than {_DEEPEST} deep") from None
         self.keys, self.spans = walk.keys, walk.spans
         self.whole = Span(0, 0)
+        self._require_narrow_numbers(self.values, ())
 
     def place(self, span: Span) -> Place:
         """Give a span's line and column; the width ends with the line."""
@@ -126,6 +129,13 @@ class Document:
             if len(line) > _LONGEST_LINE:
                 reason = f"the line is longer than {_LONGEST_LINE} characters"
                 raise ProfileError(self.file, "", reason, line=number, column=_LONGEST_LINE + 1)
+
+    def _require_narrow_numbers(self, value: Any, path: Path) -> None:
+        if isinstance(value, dict | list):
+            for step, each in value.items() if isinstance(value, dict) else enumerate(value):
+                self._require_narrow_numbers(each, (*path, step))
+        elif isinstance(value, int) and value.bit_length() > _WIDEST:
+            raise self.fault(self.spans.get(path, self.whole), "", f"a number has more than {_WIDEST} bits")
 
     def _broken(self, said: str) -> ProfileError:
         found = _TOML_ERROR.fullmatch(said)

@@ -28,6 +28,7 @@ class Ledger:
         self._folder.mkdir(mode=0o700, exist_ok=True)
         self._boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
         self._live: dict[int, int] = {}
+        self._ended: set[str] = set()
 
     def lease(self) -> uids.Lease:
         """Lease a uid and write it down before anything runs under it: a daemon that dies then leaves no pid to go by.
@@ -44,7 +45,7 @@ class Ledger:
 
     def release(self, lease: uids.Lease) -> None:
         """Give a uid back under which nothing of ours runs any more."""
-        (self._folder / f"{_UID}{lease.uid}").unlink(missing_ok=True)
+        self._strike(f"{_UID}{lease.uid}")
         lease.release()
 
     def begin(self, nonce: str) -> None:
@@ -53,7 +54,7 @@ class Ledger:
 
     def end(self, nonce: str) -> None:
         """Strike a launch of which nothing runs any more."""
-        (self._folder / f"{_START}{nonce}").unlink(missing_ok=True)
+        self._strike(f"{_START}{nonce}")
 
     def add(self, process: Process) -> None:
         """Write a worker down; it must not have been released yet."""
@@ -66,8 +67,8 @@ class Ledger:
 
     def remove(self, process: Process) -> None:
         """Strike a worker that is gone."""
-        (self._folder / str(process.pid)).unlink(missing_ok=True)
         self._live.pop(process.pid, None)
+        self._strike(str(process.pid))
 
     def sweep(self) -> list[int]:
         """Kill what an earlier daemon of this instance left running; gives the pids.
@@ -113,6 +114,18 @@ class Ledger:
         draft = self._folder / ".draft"
         draft.write_text(json.dumps({"boot": self._boot, "start_time": start_time}))
         draft.replace(self._folder / name)
+        self._ended.discard(name)
+
+    def _strike(self, name: str) -> None:
+        """Strike an entry; on a disk that cannot be written it stands until another is struck, or for the next sweep.
+
+        Nothing may be kept for it that a worker held: by such an entry no process is killed but one that is ours.
+        """
+        self._ended.add(name)
+        for each in tuple(self._ended):
+            with suppress(OSError):
+                (self._folder / each).unlink(missing_ok=True)
+                self._ended.discard(each)
 
 
 def _sweep_worker(pid: int, start_time: int | None) -> bool:

@@ -62,12 +62,15 @@ def examine(path: str) -> Source:
     """Note what a path leads to now; raises `LayerError` when there is nothing."""
     real = os.path.realpath(path)
     found = _status(path)
-    return Source(path, real, Identity(found.st_dev, found.st_ino))
+    return Source(path, real, _identity(found))
 
 
 def identity(path: str) -> Identity:
     """Tell which file or folder stands at a path, without following a link there; raises `OSError`."""
-    found = os.stat(path, follow_symlinks=False)
+    return _identity(os.stat(path, follow_symlinks=False))
+
+
+def _identity(found: os.stat_result) -> Identity:
     return Identity(found.st_dev, found.st_ino)
 
 
@@ -164,10 +167,13 @@ def require_apart(path: str, home: str) -> None:
 def _identities(home: str) -> frozenset[Identity]:
     """Tell what the home and all beneath it are; none while there is no home."""
     found: set[Identity] = set()
-    for folder, _, names in os.walk(home):
-        for one in (folder, *(os.path.join(folder, name) for name in names)):
-            with suppress(FileNotFoundError):
-                found.add(identity(one))
+    with suppress(FileNotFoundError):
+        # By descriptors: a tool may have made a file at a path that is too long to be named whole.
+        for _, _, names, folder in os.fwalk(os.path.realpath(home)):
+            found.add(_identity(os.fstat(folder)))
+            for name in names:
+                with suppress(FileNotFoundError):
+                    found.add(_identity(os.stat(name, dir_fd=folder, follow_symlinks=False)))
     return frozenset(found)
 
 

@@ -6,13 +6,14 @@ the bearer. A bearer stands in no error and in no representation.
 
 from __future__ import annotations
 
+import codecs
 import contextlib
 import http.client
 import json
 import os
 import re
 import socket
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from urllib.parse import quote, urlencode, urlsplit
 
 from spl import errors
@@ -20,16 +21,29 @@ from spl.errors import DaemonUnreachable, SettingsInvalid, SplError
 from spl.home import Home, locate
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterable, Iterator, Mapping
 
 Json = dict[str, Any]
 
 TIMEOUT: Final = 30.0
 """Seconds for a connection, and for each wait for more of an answer."""
 
+SILENCE: Final = 120.0
+"""Seconds of an event stream's silence after which nobody is taken to be there; a daemon says so far more often."""
+
 _PAGE: Final = 1000
+_PIECE: Final = 65536
+_END: Final = re.compile(rb"\r\n|\r|\n")
 _BEARER: Final = re.compile(r"[!-~]+")
 _ENVELOPE: Final = frozenset({"object", "type", "code", "message"})
+
+
+class Event(NamedTuple):
+    """One event of a stream: what it is called, the last id that was told before or with it, and what it says."""
+
+    name: str
+    id: int | None
+    data: Json
 
 
 class Client:
@@ -85,10 +99,8 @@ class Client:
             headers["Content-Type"] = "application/json"
         connection = _Connection(self._where, self._timeout)
         try:
-            status, raw = _exchange(connection, method, target, payload, headers)
-        except (OSError, http.client.HTTPException) as error:
-            reason = getattr(error, "strerror", None) or str(error) or type(error).__name__
-            raise DaemonUnreachable(f"no daemon answers at {self.name}: {reason}") from None
+            with self._reaching():
+                status, raw = _exchange(connection, method, target, payload, headers)
         finally:
             connection.close()
         return self._read(status, raw)
@@ -112,6 +124,64 @@ class Client:
                 return
             since = rows[-1]["sequence"]
 
+    def watch(self, path: str, *, position: int | None = None) -> Iterator[Event]:
+        """Follow an event stream, from after a `position` if given, and give its events as they come.
+
+        Ends where the daemon ends the stream. Raises what `request` raises, and DaemonUnreachable too when the
+        connection breaks or says nothing for `SILENCE` seconds; an event that did not come whole is not given.
+        """
+        headers = {"Accept": "text/event-stream", "Cache-Control": "no-store"}
+        if self._bearer is not None:
+            headers["Authorization"] = f"Bearer {self._bearer}"
+        if position is not None:
+            headers["Last-Event-ID"] = str(position)
+        connection = _Connection(self._where, self._timeout)
+        try:
+            with self._reaching():
+                connection.connect()
+                connection.request("GET", path, headers=headers)
+                response = connection.getresponse()
+                if response.status >= 400:
+                    raise self._refusal(response.status, response.read())
+                connection.sock.settimeout(SILENCE)
+            for name, id_, data in _events(self._pieces(response)):
+                yield Event(name, int(id_) if id_.isascii() and id_.isdigit() else None, self._document(data))
+        finally:
+            connection.close()
+
+    def _pieces(self, response: http.client.HTTPResponse) -> Iterator[bytes]:
+        while True:
+            with self._reaching():
+                piece = response.read1(_PIECE)
+            if not piece:
+                return
+            yield piece
+
+    def _document(self, said: str) -> Json:
+        try:
+            document = json.loads(said)
+        except (ValueError, RecursionError):
+            document = None
+        if not isinstance(document, dict):
+            raise DaemonUnreachable(f"what answers at {self.name} is no daemon: its events hold no JSON")
+        return document
+
+    def _refusal(self, status: int, raw: bytes) -> SplError:
+        try:
+            self._read(status, raw)
+        except SplError as error:
+            return error
+        return DaemonUnreachable(f"what answers at {self.name} is no daemon: status {status}")
+
+    @contextlib.contextmanager
+    def _reaching(self) -> Iterator[None]:
+        """Say of what fails inside that no daemon answers."""
+        try:
+            yield
+        except (OSError, http.client.HTTPException) as error:
+            reason = getattr(error, "strerror", None) or str(error) or type(error).__name__
+            raise DaemonUnreachable(f"no daemon answers at {self.name}: {reason}") from None
+
     def _read(self, status: int, raw: bytes) -> Json:
         try:
             document = json.loads(raw)
@@ -122,6 +192,37 @@ class Client:
         if status >= 400 or document.get("object") == "error":
             raise error_of({"message": f"the daemon answered with status {status}", **document})
         return document
+
+
+def _events(pieces: Iterable[bytes]) -> Iterator[tuple[str, str, str]]:
+    """Read an event stream as the WHATWG's HTML standard does; gives each event's name, last id and data."""
+    name, id_, data = "", "", list[str]()
+    for line in _lines(pieces):
+        field, _, value = line.partition(":")
+        value = value.removeprefix(" ")
+        if not line:
+            if data:
+                yield name or "message", id_, "\n".join(data)
+            name, data = "", []
+        elif field == "event":
+            name = value
+        elif field == "data":
+            data.append(value)
+        elif field == "id" and "\0" not in value:
+            id_ = value
+
+
+def _lines(pieces: Iterable[bytes]) -> Iterator[str]:
+    """Give the lines that have ended, by CR, LF or both, without a byte order mark before the first."""
+    rest, after_cr, first = b"", False, True
+    for piece in pieces:
+        # The first half of an end has ended its line already.
+        new = piece.removeprefix(b"\n") if after_cr else piece
+        after_cr = piece.endswith(b"\r")
+        *lines, rest = _END.split(rest + new)
+        for line in lines:
+            yield (line.removeprefix(codecs.BOM_UTF8) if first else line).decode(errors="replace")
+            first = False
 
 
 def segment(text: str) -> str:

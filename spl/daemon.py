@@ -28,7 +28,9 @@ from spl import __version__, hardening
 from spl.api.authentication import Authenticator
 from spl.api.listener import Listener, bind_tcp, bind_unix
 from spl.api.operator import OperatorApi
+from spl.api.watching import Watching
 from spl.api.worker import worker_app
+from spl.backups import Backups
 from spl.errors import HostUnsupported, StoreUnavailable
 from spl.home import HOSTED_RUN, Home, Lock, login
 from spl.inference.broker import Broker
@@ -53,17 +55,18 @@ from spl.transports.starting import Transports
 if TYPE_CHECKING:
     import socket
     from collections.abc import AsyncIterator, Callable
-    from pathlib import Path
 
     from bwrap.sealed import Sealed
     from spl.api.peer import Peer
+    from spl.records.examination import Found
     from spl.settings import Settings
 
 PROFILE = DEFAULT_PROFILE
 ADDRESS = "127.0.0.1"
 
 _WORKER_BODY_BYTES = 8 << 20
-_MOST_CONNECTIONS = 256
+# Of each of the operator's listeners: the event streams there may be, and a third as many for requests beside them.
+_MOST_CONNECTIONS = 1024
 _MOST_OF_ONE_WORKER = 8
 _LOOK_SECONDS = 0.5
 _WORKERS = "run/workers"
@@ -116,7 +119,8 @@ async def serve(settings: Settings, *, announce: Callable[[str], None]) -> None:
                 raise
         else:
             announce(daemon.announcement())
-            await stopping.wait()
+            async with daemon.backups.kept_up(daemon.kernel.store.count):
+                await stopping.wait()
         _log.info("stopping")
 
 
@@ -129,6 +133,7 @@ class Daemon:
     kernel: Kernel
     worker_socket: str
     transports: Transports
+    backups: Backups
     began: float
     capacity: int = 0
 
@@ -173,7 +178,7 @@ class Daemon:
                 **({"refused": room.refused.wire()} if room.refused else {}),
             },
             "isolation": self.transports.isolation.wire(),
-            "store": {"backend": "sqlite", "failing": kernel.store.failing},
+            "store": {"backend": "sqlite", "failing": kernel.store.failing, **self.backups.wire()},
             "provider": {"name": kernel.broker.provider.name},
         }
 
@@ -192,18 +197,14 @@ async def assemble(
     """
     began = time.monotonic()
     broker = Broker(provider_named(settings.provider))
-    lost = _has_lost_its_log(settings.home)
     home, tcp = _take(settings, stack)
-    if lost:
-        _log.error(
-            "this home has been served before and its log is gone: there are no members, rules, tiers or runs",
-            log=str(home.database),
-        )
+    backups = Backups(home, settings.backups_kept)
     worker_path, workers = _worker_socket(home, stack)
     own = _bound(str(home.operator_socket), 0o600, stack)
     token = home.ensure_token(login())
-    store = await SqliteStore.open(home.database)
+    store = await SqliteStore.open(home.database, served=_has_served(home), longest=backups.longest())
     stack.push_async_callback(store.close)
+    _log_opened(store.found)
     ledger = _ledger(settings, home)
     if swept := ledger.sweep():
         _log.warning("killed workers of an earlier daemon", pids=swept)
@@ -220,11 +221,12 @@ async def assemble(
         credential_grace=settings.credential_grace_seconds,
         run_grace=settings.run_grace_seconds,
     )
-    daemon = Daemon(home, tcp.getsockname()[1], kernel, worker_path, transports, began)
+    daemon = Daemon(home, tcp.getsockname()[1], kernel, worker_path, transports, backups, began)
     authenticator = Authenticator(
         kernel.operator, token, kernel.members, rotated=lambda: home.rotate_token(login())
     )
-    api = OperatorApi(kernel, transports, profiles, authenticator, daemon.health)
+    watching = await Watching.follow(store, heartbeat=settings.heartbeat_seconds)
+    api = OperatorApi(kernel, transports, profiles, authenticator, watching, daemon.health)
     app = api.app(max_body_bytes=settings.max_body_bytes)
     doors = worker_app(kernel.credentials, max_body_bytes=_WORKER_BODY_BYTES)
     grace = settings.stop_grace_seconds
@@ -246,6 +248,8 @@ async def assemble(
     most = _MOST_CONNECTIONS
     await stack.enter_async_context(_listening(Listener(app, own, grace=grace, admit=_own_user, most=most)))
     await stack.enter_async_context(_listening(Listener(app, tcp, grace=grace, most=most)))
+    # After the runs, whose outcomes every watcher is still told, and before the listeners, which wait for its streams.
+    stack.callback(watching.stop)
     stack.push_async_callback(transports.stop)
     daemon.capacity = (await transports.room(config.profile, seconds=_LOOK_SECONDS)).capacity
     return daemon
@@ -282,10 +286,21 @@ async def _kernel(
     return kernel
 
 
-def _has_lost_its_log(home: Path) -> bool:
-    """Tell whether a daemon has run in a home that has no log: what it was told to refuse, nobody knows any more."""
+def _has_served(home: Home) -> bool:
+    """Tell whether a daemon has run in a home: one without its log knows no more whom and what to refuse."""
     # The ledger of workers is made once the log has been opened.
-    return os.path.lexists(home / _WORKERS) and not os.path.lexists(home / "hub.db")
+    return os.path.lexists(home.path / _WORKERS)
+
+
+def _log_opened(found: Found) -> None:
+    if found.unfolded:
+        _log.warning(
+            "the log was not closed: its write-ahead log is taken in",
+            records=found.records,
+            bytes=found.unfolded,
+        )
+    else:
+        _log.info("the log is open", records=found.records)
 
 
 def _take(settings: Settings, stack: contextlib.AsyncExitStack) -> tuple[Home, socket.socket]:

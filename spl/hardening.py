@@ -10,6 +10,7 @@ import ctypes
 import os
 import re
 import resource
+import signal
 import sys
 from typing import TYPE_CHECKING
 
@@ -18,7 +19,7 @@ from spl.errors import HostUnsupported
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-_PR_SET_DUMPABLE, _PR_GET_DUMPABLE, _PR_SET_CHILD_SUBREAPER = 4, 3, 36
+_PR_SET_PDEATHSIG, _PR_SET_DUMPABLE, _PR_GET_DUMPABLE, _PR_SET_CHILD_SUBREAPER = 1, 4, 3, 36
 
 # The client's token, what providers' own tools read their keys from, and whatever else calls itself a secret: the
 # daemon reads none of them. A provider's key belongs in `secrets/`.
@@ -76,6 +77,20 @@ def protect() -> None:
     hard = resource.getrlimit(resource.RLIMIT_CORE)[1]
     core = 1 if hard == resource.RLIM_INFINITY else min(1, hard)
     resource.setrlimit(resource.RLIMIT_CORE, (core, core))
+
+
+def end_with(parent: int) -> None:
+    """Have the kernel kill this process when the thread that started it ends; `parent` is that thread's process.
+
+    Ends this process at once where the parent has gone before. Raises `HostUnsupported` if the kernel refuses.
+    """
+    libc = ctypes.CDLL(None, use_errno=True)
+    if libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0) != 0:
+        raise HostUnsupported(
+            f"the kernel refuses prctl option {_PR_SET_PDEATHSIG}: {os.strerror(ctypes.get_errno())}"
+        )
+    if os.getppid() != parent:
+        os.kill(os.getpid(), signal.SIGKILL)
 
 
 def _keep_descriptors() -> None:

@@ -30,7 +30,7 @@ HOSTED_RUN: Final = "/run/spl"
 MAX_SOCKET_PATH: Final = 107
 """Bytes; sockaddr_un holds 108 with the final NUL (unix(7))."""
 
-_FOLDERS: Final = ("profiles", "data", "run", "logs")
+_FOLDERS: Final = ("profiles", "data", "run", "logs", "backups")
 _LOCK_SECONDS: Final = 1.0
 _MAX_TOKEN_FILE: Final = 4096
 _TOKEN: Final = re.compile(r"spl_[a-z0-9]+_[0-9a-f]{8}_[A-Za-z0-9_-]{43}")
@@ -78,6 +78,7 @@ class Home:
         self.worker_socket: Final = path / "run" / "spl-worker.sock"
         self.pid: Final = path / "run" / "spl.pid"
         self.logs: Final = path / "logs"
+        self.backups: Final = path / "backups"
 
     @classmethod
     def open(cls, path: str | os.PathLike[str], *, create: bool) -> Home:

@@ -25,6 +25,10 @@ CLIENT_VARIABLES: Final = frozenset({"SPL_TOKEN", "SPL_URL"})
 _FIRST_TAKEN, _LAST_TAKEN = 61184, 65535
 _LAST_UID, _MOST_UIDS = (1 << 31) - 1, 1 << 16
 
+_PLAIN = re.compile(r"[A-Za-z0-9_]{1,100}")
+_MOST_BYTES = 16 << 10
+"""Of config.toml: `tomllib` takes time by the square of a key's parts."""
+
 
 def _check_provider(value: str) -> str:
     if value != "echo" and not (value.startswith("script:") and len(value) > len("script:")):
@@ -173,12 +177,21 @@ def _check(name: str, origin: str, value: object) -> None:
 
 def _invalid(origin: str, value: object, error: ValidationError) -> SettingsInvalid:
     reason = error.errors()[0]["msg"].removeprefix("Value error, ")
-    return SettingsInvalid(f"{origin} cannot be {ascii(value)[:120]}: {reason}")
+    try:
+        said = ascii(value)[:120]
+    except (ValueError, RecursionError):
+        # Python writes no number of over 4300 digits, though it reads one in hexadecimal; nor what is nested deeply.
+        said = "what is too large to be shown"
+    return SettingsInvalid(f"{origin} cannot be {said}: {reason}")
 
 
 def _variables(environ: Mapping[str, str]) -> dict[str, tuple[str, object]]:
     return {
-        name.removeprefix(PREFIX).lower(): (f"the variable {name}", value)
+        # A name is any bytes but NUL and `=`: what is none that a setting could have is shown as Python writes it.
+        name.removeprefix(PREFIX).lower(): (
+            f"the variable {name if _PLAIN.fullmatch(name) else ascii(name)[:120]}",
+            value,
+        )
         for name, value in environ.items()
         if name.startswith(PREFIX) and name not in CLIENT_VARIABLES and name != "SPL_HOME"
     }
@@ -188,12 +201,17 @@ def _file(path: Path) -> dict[str, tuple[str, object]]:
     if os.path.lexists(path) and not os.path.isfile(path):
         raise SettingsInvalid(f"{str(path)!r} is no regular file, or a link to nothing")
     try:
-        text = path.read_text(encoding="utf-8")
-        table: dict[str, Any] = tomllib.loads(text)
+        with path.open("rb") as file:
+            data = file.read(_MOST_BYTES + 1)
+        if len(data) > _MOST_BYTES:
+            raise SettingsInvalid(f"{str(path)!r} is longer than {_MOST_BYTES} bytes")
+        table: dict[str, Any] = tomllib.loads(data.decode())
     except (FileNotFoundError, NotADirectoryError):
         return {}
     except OSError as error:
         raise SettingsInvalid(f"{str(path)!r} cannot be read: {error.strerror}") from None
     except ValueError as error:
         raise SettingsInvalid(f"{str(path)!r} is not valid TOML: {error}") from None
+    except RecursionError:
+        raise SettingsInvalid(f"{str(path)!r} is nested too deeply to be read") from None
     return {name: (f"the key {name!r} of {str(path)!r}", value) for name, value in table.items()}

@@ -8,12 +8,13 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from spl import errors
-from spl.client import Client, segment
+from spl.client import Client, _events, segment
 from spl.errors import (
     BodyTooLarge,
     DaemonUnreachable,
     HomeUnsafe,
     IngestFailed,
+    InvalidBody,
     IsolationUnavailable,
     SettingsInvalid,
     SplError,
@@ -226,3 +227,52 @@ def test_a_listing_is_followed_to_its_end_or_its_limit(
 )
 def test_text_stays_one_segment_of_a_path(text: str, quoted: str) -> None:
     assert segment(text) == quoted
+
+
+@pytest.mark.parametrize(
+    ("stream", "events"),
+    [
+        (b'event: a\nid: 7\ndata: {"n":1}\n\n', [("a", 7, {"n": 1})]),
+        (b'\xef\xbb\xbfevent:a\rid:7\rdata:{"n":1}\r\r', [("a", 7, {"n": 1})]),
+        (b'event: a\r\ndata: {"n":\r\ndata: 1}\r\n\r\n', [("a", None, {"n": 1})]),
+        (b": a comment\nretry: 9\nunknown\ndata: {}\n\n", [("message", None, {})]),
+        # An id holds for what follows, and none is one that is empty or holds a NUL.
+        (
+            b"id: 7\ndata: {}\n\nid: 8\n\ndata: {}\n\nid: 9\0\ndata: {}\n\nid\ndata: {}\n\n",
+            [("message", 7, {}), ("message", 8, {}), ("message", 8, {}), ("message", None, {})],
+        ),
+        # An event without data is none, and so is one that did not come whole; a name is for one event alone.
+        (b"event: a\n\ndata: {}\n\nevent: b\ndata: {}\n", [("message", None, {})]),
+        ('data: {"a":"\u2028é"}\n\n'.encode(), [("message", None, {"a": "\u2028é"})]),
+    ],
+)
+def test_an_event_stream_is_read_as_the_standard_says(
+    client: Client, daemon: Daemon, stream: bytes, events: list[Any]
+) -> None:
+    daemon.routes["GET /v1/watch"] = stream
+    assert list(client.watch("/v1/watch")) == events
+
+
+@pytest.mark.parametrize("size", [1, 2, 3])
+def test_an_event_stream_may_come_in_any_pieces(size: int) -> None:
+    said = b'event: a\r\nid: 7\rdata: {"n":\ndata: 1}\r\n\r\ndata: {}\r\r\n'
+    pieces = [said[at : at + size] for at in range(0, len(said), size)]
+    assert list(_events(pieces)) == [("a", "7", '{"n":\n1}'), ("message", "7", "{}")]
+
+
+def test_a_stream_is_asked_for_from_a_position(client: Client, daemon: Daemon) -> None:
+    daemon.routes["GET /v1/watch"] = b""
+    assert list(client.watch("/v1/watch", position=0)) == []
+    assert daemon.requests[0].headers["last-event-id"] == "0"
+
+
+def test_a_stream_that_is_refused_raises_the_refusal(client: Client, daemon: Daemon) -> None:
+    daemon.routes["GET /v1/watch"] = error(422, "INVALID_BODY", "no such position")
+    with pytest.raises(InvalidBody, match="no such position"):
+        list(client.watch("/v1/watch"))
+
+
+def test_events_that_are_no_daemons_are_no_daemons(client: Client, daemon: Daemon) -> None:
+    daemon.routes["GET /v1/watch"] = b"data: hello\n\n"
+    with pytest.raises(DaemonUnreachable, match="no daemon"):
+        list(client.watch("/v1/watch"))

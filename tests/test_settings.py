@@ -169,3 +169,28 @@ def test_the_file_of_a_home_open_to_others_is_not_believed(tmp_path: Path) -> No
     (home / "config.toml").write_text('provider = "script:/somewhere"\n')
     with pytest.raises(HomeUnsafe, match="its mode is 0755, not 0700"):
         load({"home": str(home)}, {})
+
+
+@pytest.mark.parametrize(
+    ("said", "reason"),
+    [
+        (f"port = {'[' * 5000}", "is nested too deeply to be read"),
+        (f"port = 0x{'f' * 4000}", "cannot be what is too large to be shown: "),
+        (f"port{'.a' * 8000} = 1", "cannot be what is too large to be shown: "),
+        ("#" * 16385, "is longer than 16384 bytes"),
+        ("port = inf", "cannot be inf: "),
+        ("port = 1979-05-27", "cannot be datetime.date(1979, 5, 27): "),
+    ],
+)
+def test_what_no_reader_could_show_or_take_is_refused_in_a_sentence(
+    tmp_path: Path, environ: dict[str, str], said: str, reason: str
+) -> None:
+    (tmp_path / "config.toml").write_text(said)
+    with pytest.raises(SettingsInvalid, match=r"config\.toml") as caught:
+        load({}, environ)
+    assert reason in caught.value.message
+
+
+def test_a_variable_whose_name_is_two_lines_is_refused_in_one(environ: dict[str, str]) -> None:
+    with pytest.raises(SettingsInvalid, match=r"^the variable 'SPL_A\\nB' is not a setting$"):
+        load({}, environ | {"SPL_A\nB": "1"})

@@ -17,8 +17,6 @@ if TYPE_CHECKING:
 PAGE_BYTES = 1 << 20
 """Characters of records after which a page ends."""
 
-_SLICE = 64
-
 
 class JsonAnswer(Response):
     """A JSON document, UTF-8 unescaped."""
@@ -50,21 +48,22 @@ def listing(items: Sequence[dict[str, Any]], *, has_more: bool) -> JsonAnswer:
 async def record_listing(
     read: Callable[[int, int], Awaitable[list[Record]]], since: int, limit: int
 ) -> JsonAnswer:
-    """Give up to `limit` records as a listing; `read` takes `since` and a limit and gives records in order.
+    """Give up to `limit` records as a listing.
 
-    A page ends early, with `has_more`, where its text passes `PAGE_BYTES`: bodies may be large, and an answer is made
-    in memory, several times over. It is read in slices for the same reason.
+    `read` takes `since` and a limit and gives records in order, fewer where their bodies pass `PAGE_BYTES`. A page ends
+    early, with `has_more`, where its text does: bodies may be large, and an answer is made in memory, several times.
     """
     found: list[dict[str, Any]] = []
     size = 0
     while True:
-        slice_ = await read(since, min(_SLICE, limit + 1 - len(found)))
-        for record in slice_:
+        # As few readings as can be: each may have to find its place among all that an owner has.
+        records = await read(since, limit + 1 - len(found) if size <= PAGE_BYTES else 1)
+        for record in records:
             if len(found) == limit or size > PAGE_BYTES:
                 return listing(found, has_more=True)
             document = record.wire()
             size += len(json.dumps(document))
             found.append(document)
             since = record.sequence
-        if not slice_:
+        if not records:
             return listing(found, has_more=False)

@@ -37,6 +37,11 @@ BACKLOG: Final = 128
 MAX_HEAD: Final = 16 * 1024
 """Bytes of a request's line and headers, and of a chunk's."""
 
+MAX_UNTAKEN: Final = 32 << 20
+"""Bytes that all peers of one listener together may have been written and not taken, beyond the kernel's buffers."""
+
+# What the kernel buffers for one peer, which would grow to 4 MiB (tcp(7), tcp_wmem); a unix socket has about as much.
+_SEND_BUFFER: Final = 256 * 1024
 _ACCEPT_RETRY: Final = 0.1
 _ABORT_SECONDS: Final = 1.0
 
@@ -79,6 +84,8 @@ def bind_tcp(host: str, port: int) -> socket.socket:
     try:
         # So that a daemon started again need not wait for its old connections' TIME_WAIT (socket(7)).
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        # What is accepted inherits it.
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _SEND_BUFFER)
         sock.bind((host, port))
         sock.listen(BACKLOG)
     except OSError as error:
@@ -93,7 +100,10 @@ class Listener:
 
     The application finds who connected in `spl.api.peer.peer`. It is spoken to in HTTP/1.1 only; its lifespan
     is not run, since one application may have several listeners. `grace` is how many seconds `stop` gives
-    requests to end; `idle` how many a connection may take to send a request's head or to begin another.
+    requests to end; `idle` how many a connection may take to send a request's head or to begin another; `patience` how
+    many a peer may take over what was written for it. One that takes longer is cut off, and so is the one that has
+    taken longest when all of them together are `most_untaken` bytes behind: an answer is kept until it is taken, and
+    nobody need read what they asked for.
     A connection whose peer `admit` refuses is closed with nothing read from it and nothing written to it, and so is
     one past `most` in all, or past `most_each` of one process: the daemon's descriptors are for everyone.
     """
@@ -106,9 +116,12 @@ class Listener:
         grace: float,
         admit: Callable[[Peer], bool] | None = None,
         idle: float = 60.0,
+        patience: float = 60.0,
         most: int = 256,
         most_each: int | None = None,
+        most_untaken: int = MAX_UNTAKEN,
     ) -> None:
+        self._untaken = _Untaken(patience, most_untaken)
         self._most = most
         self._most_each = most_each
         self._held: Counter[int | None] = Counter()
@@ -209,7 +222,7 @@ class Listener:
         reader = asyncio.StreamReader()
         protocol = asyncio.StreamReaderProtocol(reader)
         transport, _ = await self._loop.connect_accepted_socket(lambda: protocol, connection)
-        writer = asyncio.StreamWriter(transport, protocol, reader, self._loop)
+        writer = _Writer(self._untaken, transport, protocol, reader, self._loop)
         try:
             await _Connection(self._app, self._loop, self._config, self._context, {}, reader, writer)
         except OSError:
@@ -221,8 +234,75 @@ class Listener:
             # nothing more to write may have no loop left to abort on (asyncio, Python 3.11).
             if not transport.is_closing() or transport.get_write_buffer_size():
                 transport.abort()
+            self._untaken.forget(writer)
             with contextlib.suppress(OSError):
                 await writer.wait_closed()
+
+
+class _Writer(asyncio.StreamWriter):
+    """A writer that says when its peer is behind, and how far."""
+
+    def __init__(self, untaken: _Untaken, *stream: Any) -> None:
+        super().__init__(*stream)
+        self._untaken = untaken
+        self.written = 0
+
+    @property
+    def left(self) -> int:
+        """How many bytes were written and not taken by the kernel, whose buffer for the peer is full."""
+        size: int = self.transport.get_write_buffer_size()
+        return size
+
+    def write(self, data: bytes | bytearray | memoryview) -> None:
+        """See `asyncio.StreamWriter.write`."""
+        super().write(data)
+        self.written += len(data)
+        if self.left:
+            self._untaken.keep(self)
+
+
+class _Untaken:
+    """What was written for the peers of one listener and not taken yet: bounded in time, and in bytes for all together.
+
+    A peer is cut off that has not taken, within `patience` seconds, what it was behind with when they began: between
+    once and twice as long after it was written. Nothing is looked at while no peer is behind.
+    """
+
+    def __init__(self, patience: float, most: int) -> None:
+        self._patience = patience
+        self._most = most
+        self._behind: dict[_Writer, asyncio.TimerHandle] = {}
+
+    def keep(self, writer: _Writer) -> None:
+        """Count a peer among those that are behind; one is cut off if they are too far behind together."""
+        if writer not in self._behind:
+            self._give_time(writer)
+        left = {each: each.left for each in self._behind}
+        too_much = sum(left.values()) - self._most
+        for each, size in left.items():  # the one that has had time for longest first
+            if too_much <= 0:
+                break
+            too_much -= size
+            if size:
+                each.transport.abort()
+
+    def forget(self, writer: _Writer) -> None:
+        """Look at a connection no more: it is closed."""
+        timer = self._behind.pop(writer, None)
+        if timer is not None:
+            timer.cancel()
+
+    def _give_time(self, writer: _Writer) -> None:
+        loop = asyncio.get_running_loop()
+        self._behind[writer] = loop.call_later(self._patience, self._look, writer, writer.written)
+
+    def _look(self, writer: _Writer, due: int) -> None:
+        del self._behind[writer]
+        left = writer.left
+        if writer.written - left < due:
+            writer.transport.abort()
+        elif left:
+            self._give_time(writer)
 
 
 class _Connection(TCPServer):
@@ -247,7 +327,8 @@ class _Connection(TCPServer):
         await self.idle_task.stop()
 
     async def _idle_timeout(self) -> None:
-        if not self.reader.at_eof():
+        # Nor is there an end to read on a connection that was reset: it would keep its place here as long.
+        if not (self.reader.at_eof() or self.writer.is_closing()):
             await super()._idle_timeout()
 
 
@@ -257,13 +338,26 @@ class _Http1(H11Protocol):
     A confined worker, or anyone on the loopback, has no business with an HTTP/2 or a WebSocket parser.
     """
 
+    _gone = False
+
+    async def handle(self, event: Any) -> None:
+        # It is told when the peer has gone: what that one had asked for beforehand is done for nobody.
+        self._gone = self._gone or isinstance(event, Closed)
+        await super().handle(event)
+
     async def _check_protocol(self, event: Any) -> None:
         pass
 
     async def _create_stream(self, request: Any) -> None:
+        if self._gone:
+            return
         # h11 bounds a head that comes in pieces, and not one that is there at once.
         if len(request.target) + sum(len(name) + len(value) for name, value in request.headers) > MAX_HEAD:
             await self._send_error_response(HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE)
+            await self.send(Closed())
+            return
+        if _is_framed_twice(request):
+            await self._send_error_response(HTTPStatus.BAD_REQUEST)
             await self.send(Closed())
             return
         headers = [(name, value) for name, value in request.headers if name != b"upgrade"]
@@ -274,6 +368,16 @@ class _Http1(H11Protocol):
                 method=method, target=request.target, headers=headers, http_version=request.http_version
             )
         await super()._create_stream(request)
+
+
+def _is_framed_twice(request: Any) -> bool:
+    """Tell whether two readers could differ over where a request ends, and so over whose the next one is.
+
+    With a length and a coding h11 goes by the coding and keeps the connection, which a server must not (RFC 9112, 6.1);
+    HTTP/1.0 has no coding at all.
+    """
+    names = {name for name, _ in request.headers}
+    return b"transfer-encoding" in names and (b"content-length" in names or request.http_version < b"1.1")
 
 
 def _config(idle: float) -> Config:

@@ -16,7 +16,8 @@ from starlette.routing import Route
 from spl.api.answers import PAGE_BYTES, JsonAnswer, error_answer, listing, record_listing
 from spl.api.limits import body_limit, refuse_unread
 from spl.api.members import MembersApi
-from spl.api.requests import Body, EventBody, RecordBody, StartBody, page, query, read_body
+from spl.api.requests import Body, EventBody, RecordBody, StartBody, beginning, page, query, read_body
+from spl.api.streaming import EventStream
 from spl.errors import ActorNotCovered, Internal, InvalidBody, MethodNotAllowed, NotFound, SplError
 from spl.kernel.principals import CONFIG_WRITE, RECORDS_READ
 from spl.kernel.rows import STATES
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
     from starlette.types import ASGIApp, Receive, Scope, Send
 
     from spl.api.authentication import Authenticator
+    from spl.api.watching import Watching
     from spl.kernel.kernel import Kernel
     from spl.kernel.principals import Principal
     from spl.records.record import Record
@@ -51,6 +53,7 @@ class OperatorApi:
     transports: Transports
     profiles: Profiles
     authenticator: Authenticator
+    watching: Watching
     health: Callable[[], Awaitable[dict[str, Any]]]
     _listings: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(_LISTINGS))
 
@@ -65,6 +68,8 @@ class OperatorApi:
             self._route("GET", "/v1/records/{id}", self._record),
             self._route("GET", "/v1/threads", self._threads),
             self._route("GET", "/v1/threads/{thread}/records", self._thread_records),
+            _no_head(self._route("GET", "/v1/threads/{thread}/watch", self._watch)),
+            _no_head(self._route("GET", "/v1/watch", self._watch)),
             self._route("POST", "/v1/work/loop", self._start),
             self._route("POST", "/v1/work/loop/preview", self._preview),
             self._route("POST", "/v1/work/loop/{thread}/cancel", self._cancel),
@@ -133,9 +138,14 @@ class OperatorApi:
         query(request)
         health = await self.health()
         if principal.sees is not None:
-            # Why a layer does not hold is told with paths of the host.
-            for part in ("work_loop", "isolation"):
-                health.get(part, {}).pop("refused", None)
+            # Why a layer does not hold, and what the backups are, is told with paths of the host.
+            for part, told in (
+                ("work_loop", "refused"),
+                ("isolation", "refused"),
+                ("store", "backup"),
+                ("store", "damaged"),
+            ):
+                health.get(part, {}).pop(told, None)
         return JsonAnswer(health)
 
     async def _append(self, request: Request, principal: Principal) -> Response:
@@ -177,6 +187,19 @@ class OperatorApi:
         principal.require(RECORDS_READ)
         since, limit = page(query(request, "since", "limit"))
         return await self._listing(principal, since, limit, thread=request.path_params["thread"])
+
+    async def _watch(self, request: Request, principal: Principal) -> Response:
+        principal.require(RECORDS_READ)
+        position, since_clock = beginning(request, query(request, "since", "since_clock"))
+        return EventStream(
+            self.watching,
+            principal,
+            lambda: self.authenticator.principal(request),
+            lambda: self._turn(principal),
+            thread=request.path_params.get("thread"),
+            position=position,
+            since_clock=since_clock,
+        )
 
     async def _listing(
         self,
@@ -276,6 +299,12 @@ class OperatorApi:
         principal.require(CONFIG_WRITE)
         query(request)
         return JsonAnswer(await self.profiles.described(request.path_params["name"]))
+
+
+def _no_head(route: Route) -> Route:
+    """Give a route without the HEAD that Starlette adds to every GET: an answer without an end has none."""
+    (route.methods or set()).discard("HEAD")
+    return route
 
 
 async def _alive(_: Request) -> Response:

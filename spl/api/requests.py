@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import math
+import re
 from decimal import Decimal
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
@@ -18,7 +20,10 @@ if TYPE_CHECKING:
 
 MOST = 1000
 MOST_ITEMS = 100_000
+MOST_DIGITS = 100_000
 _SHORT = 65536
+_LONG = 1e17
+_WITH_EXPONENT = re.compile(rb"[0-9][eE][+]?[0-9]{2}")
 _DEFAULT = 100
 _SEQUENCES = 2**63
 
@@ -129,8 +134,35 @@ async def read_json(body: bytes, *, most_items: int = MOST_ITEMS) -> Any:
     if body.count(b",") + body.count(b"[") + body.count(b"{") > most_items:
         raise InvalidBody(f"the JSON has more than {most_items} commas and brackets")
     if len(body) > _SHORT:
-        return await asyncio.to_thread(parse, body)
-    return parse(body)
+        return await asyncio.to_thread(_read, body)
+    return _read(body)
+
+
+def _read(body: bytes) -> Any:
+    value = parse(body)
+    if _WITH_EXPONENT.search(body):
+        _refuse_long_numbers(value)
+    return value
+
+
+def _refuse_long_numbers(value: Any) -> None:
+    """Refuse numbers that are long when they are written out, as they are in a record: `1e308` has 309 digits then.
+
+    A body of a megabyte would become fifty of the log's, and keep the event loop for seconds.
+    """
+    digits, values = 0, [value]
+    while values:
+        each = values.pop()
+        if isinstance(each, dict):
+            values.extend(each.values())
+        elif isinstance(each, list):
+            values.extend(each)
+        elif isinstance(each, float) and abs(each) >= _LONG:
+            digits += int(math.log10(abs(each)))
+            if digits > MOST_DIGITS:
+                raise InvalidBody(
+                    f"the JSON has numbers with exponents of over {MOST_DIGITS} digits when they are written out"
+                )
 
 
 def query(request: Request, *known: str) -> dict[str, str]:
@@ -150,10 +182,25 @@ def page(fields: dict[str, str]) -> tuple[int, int]:
     return _number(fields, "since", 0, 0, _SEQUENCES - 1), _number(fields, "limit", _DEFAULT, 1, MOST)
 
 
+def beginning(request: Request, fields: dict[str, str]) -> tuple[int, int | None]:
+    """Give the sequence that an event stream begins after and the clock above which it tells; raises `InvalidBody`.
+
+    `Last-Event-ID`, which a reader that comes again sends, goes before the query's `since`.
+    """
+    since, _ = page(fields)
+    known = request.headers.getlist("last-event-id")
+    if known:
+        since = _whole(",".join(known), "the header Last-Event-ID", 0, _SEQUENCES - 1)
+    clock = _number(fields, "since_clock", 0, 0, _SEQUENCES - 1) if "since_clock" in fields else None
+    return since, clock
+
+
 def _number(fields: dict[str, str], name: str, default: int, least: int, most: int) -> int:
     said = fields.get(name)
-    if said is None:
-        return default
+    return default if said is None else _whole(said, f"the query's {name!r}", least, most)
+
+
+def _whole(said: str, what: str, least: int, most: int) -> int:
     if not (said.isascii() and said.isdigit() and len(said) < 20 and least <= int(said) <= most):
-        raise InvalidBody(f"the query's {name!r} must be a whole number from {least} to {most}")
+        raise InvalidBody(f"{what} must be a whole number from {least} to {most}")
     return int(said)

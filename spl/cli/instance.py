@@ -18,19 +18,30 @@ from spl.home import Home, locate, login, running_pid
 
 @click.command()
 @common
-def init(home: str | None, output: str | None) -> None:
+@click.option(
+    "--new-log",
+    is_flag=True,
+    help="Also move the log away, if there is one, and begin an empty one: without members, rules, tiers or runs.",
+)
+def init(home: str | None, output: str | None, new_log: bool) -> None:
     """Make the home and the operator's token.
 
-    What is there already stays as it is.
+    What is there already stays as it is, but for the log with --new-log, which is moved into the folder of backups.
     """
     opened = Home.open(locate(home, os.environ), create=True)
     opened.ensure_token(login())
-    paths = {
+    paths: dict[str, object] = {
         "home": opened.path,
         "config": opened.config,
         "token": opened.token,
         "operator_socket": opened.operator_socket,
     }
+    if new_log:
+        from spl.records import restore  # noqa: PLC0415 - SQLite, for this alone
+
+        with opened.lock():
+            restore.finish(opened.database, opened.backups)
+            paths["replaced"] = restore.begin_anew(opened.database, opened.backups).replaced or ""
     print_document({name: str(path) for name, path in paths.items()}, output)
 
 

@@ -38,6 +38,10 @@ COMMANDS: Final[Mapping[str, tuple[str, str]]] = {
         "spl.cli.why:why",
         "Tell of the run on THREAD what was asked, allowed and done, and how it ended.",
     ),
+    "verify": (
+        "spl.cli.verify:verify",
+        "Recompute the ids of a thread, an export or a log, and check chains, verdicts and sums.",
+    ),
     "member": ("spl.cli.principals:member", "Add members, list them, or take one away."),
     "token": ("spl.cli.principals:token", "Show the operator's token; make, replace or end anyone's."),
     "profile": ("spl.cli.profiles:profile", "Show profiles, judge them, or try a command under one."),
@@ -46,6 +50,11 @@ COMMANDS: Final[Mapping[str, tuple[str, str]]] = {
         "Try to get out of a sandboxed run, in every known way, and see what stops it.",
     ),
     "config": ("spl.cli.config:config", "Show the configuration in force, or change it."),
+    "backup": ("spl.cli.backup:backup", "Copy the log, whole and examined, into a file of its own."),
+    "restore": (
+        "spl.cli.backup:restore",
+        "Put a backup in the place of the log: FILE, or the newest that is whole.",
+    ),
     "version": ("spl.cli.instance:version", "Print the version."),
 }
 """Each command's place and its short help, so that `spl --help` loads none of them."""

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import json
+import time
 from typing import TYPE_CHECKING, Final
 
 import click
 
 from spl.cli.options import common
-from spl.cli.output import is_json, print_document, print_json, print_rows
-from spl.cli.text import brief
-from spl.client import Client, segment
-from spl.errors import InvalidBody
+from spl.cli.output import is_json, print_document, print_json, print_line, print_rows
+from spl.cli.text import brief, shown
+from spl.client import Client, error_of, segment
+from spl.errors import InvalidBody, SplError
 from spl.records.canonical import parse
 
 if TYPE_CHECKING:
@@ -20,6 +22,11 @@ if TYPE_CHECKING:
 
 # What says most about a record in one word, the most telling first.
 _WORDS: Final = ("decision", "outcome", "status", "tool", "transport", "topic", "rule", "text", "goal")
+
+_FIRST_WAIT: Final = 0.2
+_LONGEST_WAIT: Final = 5.0
+# Too many streams, and all that is out of reach for now: a daemon that is not there, a log that cannot be read.
+_PASSING: Final = (429, 503)
 
 
 @click.command()
@@ -65,11 +72,54 @@ def thread_records(
         print_rows(("sequence", "kind", ""), _rows(pages))
 
 
+@thread.command("watch")
+@click.argument("thread")
+@common
+@click.option("--since", type=click.IntRange(min=0), help="Only records whose sequence is above this.")
+def thread_watch(thread: str, home: str | None, output: str | None, since: int | None) -> None:
+    """Print the records on THREAD as they are written.
+
+    First those that are there, one a line, then each one to come, until it is interrupted. A daemon that
+    stops is waited for once it has answered, and nothing of what was written meanwhile is missed.
+    """
+    path = f"/v1/threads/{segment(thread)}/watch"
+    for record in _followed(Client.locate(home), path, since):
+        if is_json(output):
+            print_line(json.dumps(record))
+        else:
+            print_line(shown("  ".join(map(str, _row(record))).rstrip()))
+
+
+def _followed(client: Client, path: str, position: int | None) -> Iterator[Json]:
+    """Give the records of an event stream, which is opened again where it was as often as it breaks."""
+    answered, wait = False, 0.0
+    while True:
+        try:
+            for event in client.watch(path, position=position):
+                answered, wait = True, 0.0
+                position = position if event.id is None else event.id
+                if event.name == "record.created":
+                    yield event.data["record"]
+                elif event.name == "error":
+                    raise error_of(event.data)
+        except SplError as error:
+            # What a daemon that has not answered yet says, or nobody, is the answer.
+            if not answered or error.status not in _PASSING:
+                raise
+        if not wait:
+            click.echo("spl: thread watch: the stream has broken off; waiting for the daemon", err=True)
+        wait = min(max(2 * wait, _FIRST_WAIT), _LONGEST_WAIT)
+        time.sleep(wait)
+
+
 def _rows(pages: Iterator[Json]) -> Iterator[tuple[object, object, str]]:
     for page in pages:
-        for record in page["data"]:
-            body = record["body"]
-            yield record["sequence"], body.get("kind", record["act"]), _word(body)
+        yield from map(_row, page["data"])
+
+
+def _row(record: Json) -> tuple[object, object, str]:
+    body = record["body"]
+    return record["sequence"], body.get("kind", record["act"]), _word(body)
 
 
 def _word(body: Json) -> str:

@@ -72,7 +72,10 @@ class ScriptProvider:
 
 def _entry(entry: object, index: int) -> Reply | ProviderFailed:
     if isinstance(entry, dict) and "fail" in entry:
-        return ProviderFailed(_string(_object(entry, {"fail"}, "it")["fail"], "fail"))
+        message = _string(_object(entry, {"fail"}, "it")["fail"], "fail")
+        if not message or not message.isprintable():
+            raise ValueError("fail is no line of text, which an error's message must be")
+        return ProviderFailed(message)
     fields = _object(entry, {"text", "calls", "stop_reason", "usage"}, "it")
     calls = tuple(
         _call(call, f"call_{index + 1}_{number}")

@@ -178,7 +178,7 @@ class Config:
         elif record.kind == CONFIG and isinstance(topic := record.body.get("topic"), str):
             if topic == _RULE:
                 self._change_rule(record.body)
-            elif isinstance(key := record.body.get(_KEYS.get(topic, "")), str | None):
+            elif isinstance(key := record.body.get(_KEYS[topic]) if topic in _KEYS else None, str | None):
                 self._newest[topic, key] = record
 
     def tier_of(self, actor: str, operator: str) -> Tier:

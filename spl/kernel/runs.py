@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
-import json
 from collections import deque
 from dataclasses import dataclass, field
 from functools import partial
@@ -47,7 +46,7 @@ if TYPE_CHECKING:
     from spl.tools.mediated import Result
 
 OWN_WORDS_LIMIT = 65536
-"""Characters in one record of a run's own words, as JSON."""
+"""Bytes in one record of a run's own words, in canonical form."""
 
 OWN_WORDS_MOST = 256
 """Records of its own words that one run may write: the log is for ever, and a run is not trusted with it."""
@@ -299,8 +298,9 @@ class Run:
             raise KindReserved(f"a run may not write the kind {kind!r:.80}")
         if body.get("kind", kind) != kind:
             raise InvalidBody("the body names another kind than the record")
-        if len(json.dumps(body)) > OWN_WORDS_LIMIT:
-            raise InvalidBody(f"a run's own words are at most {OWN_WORDS_LIMIT} characters a record")
+        # In the form it is stored in: a number with an exponent is many times as long there.
+        if len(canonical(body)) > OWN_WORDS_LIMIT:
+            raise InvalidBody(f"a run's own words are at most {OWN_WORDS_LIMIT} bytes a record")
         if self._own_words >= OWN_WORDS_MOST:
             raise InvalidBody(f"a run writes at most {OWN_WORDS_MOST} records of its own words")
         self._own_words += 1

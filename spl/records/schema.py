@@ -6,10 +6,11 @@ import os
 import sqlite3
 import stat
 from contextlib import closing, suppress
-from typing import Final
+from typing import Any, Final
 from urllib.parse import quote
 
-from spl.errors import StoreUnavailable
+from spl.errors import StoreDamaged, StoreUnavailable
+from spl.records.mark import sync_folder
 
 APPLICATION_ID: Final = 0x73706C31  # "spl1": file(1) and we know a log by it
 FORMAT: Final = 1
@@ -58,14 +59,18 @@ OWNER: Final = """CASE WHEN kind = 'core.work.loop.v1' AND json_type(body, '$.ac
 # Came after the format did, and leaves it as it is: an earlier release reads and writes a file with this index.
 _OWNERS: Final = f"CREATE INDEX IF NOT EXISTS records_owner ON records ({OWNER}) WHERE ordinal = 1"
 
+# What SQLite says of a file that is not what it wrote.
+_DAMAGED: Final = frozenset((sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB))
+
 
 def open_writer(path: str) -> sqlite3.Connection:
     """Open the log for writing, creating it at need with mode 0600; the caller closes the connection.
 
-    Raises StoreUnavailable when the file cannot be opened, is not a log, or is one of a later release.
+    Raises StoreUnavailable when the file cannot be opened, is not a log, or is one of a later release; StoreDamaged
+    when SQLite finds it damaged.
     """
     _make_private(path)
-    connection = _connect(path, "rw")
+    connection = connect(path, "rw")
     try:
         # The schema first, in one transaction: a crash leaves an empty file or a whole log.
         _claim(connection, path)
@@ -73,7 +78,7 @@ def open_writer(path: str) -> sqlite3.Connection:
         connection.execute(_OWNERS)
     except sqlite3.Error as error:
         connection.close()
-        raise StoreUnavailable(f"the log {path} cannot be opened: {error}") from error
+        raise failure(f"the log {path} cannot be opened", error) from error
     except StoreUnavailable:
         connection.close()
         raise
@@ -81,23 +86,109 @@ def open_writer(path: str) -> sqlite3.Connection:
 
 
 def open_reader(path: str) -> sqlite3.Connection:
-    """Open a log that a writer holds open, for reading only; the caller closes the connection.
+    """Open a log for reading only, which others may write; the caller closes the connection.
 
-    Raises StoreUnavailable when the file cannot be opened.
+    A write-ahead log that was left behind is read, and neither folded into the file nor removed. Raises
+    StoreUnavailable when the file cannot be opened.
     """
-    connection = _connect(path, "ro")
+    connection = connect(path, "ro")
     try:
         connection.execute("PRAGMA query_only = ON")
     except sqlite3.Error as error:
         connection.close()
-        raise StoreUnavailable(f"the log {path} cannot be opened: {error}") from error
+        raise failure(f"the log {path} cannot be opened", error) from error
     return connection
 
 
-def _connect(path: str, mode: str) -> sqlite3.Connection:
+def open_at_rest(path: str) -> tuple[sqlite3.Connection, bool]:
+    """Open a log for reading only, whether a writer holds it open or none does; the caller closes the connection.
+
+    Tells too whether it is read as a file that nobody writes to, of which the caller makes sure: where no write-ahead
+    log stands beside it, none is made (SQLite would leave one behind, and needs to be able to), and nothing is locked.
+    The file may be anyone's making: hold its schema against `tables` before anything else is asked of it. Raises
+    StoreUnavailable when the file cannot be opened.
+    """
+    path = os.path.realpath(path)
+    quiet = not os.path.exists(f"{path}-wal") and not os.path.exists(f"{path}-journal")
+    connection = connect(path, "ro&immutable=1" if quiet else "ro")
+    try:
+        connection.execute("PRAGMA query_only = ON")
+        connection.execute("PRAGMA cell_size_check = ON")
+    except sqlite3.Error as error:
+        connection.close()
+        raise failure(f"the log {path} cannot be opened", error) from error
+    return connection, quiet
+
+
+def tables() -> dict[tuple[str, str], str]:
+    """Give what a log's file is made of, by type and name, each as SQLite keeps its text."""
+    with closing(sqlite3.connect(":memory:")) as connection:
+        connection.executescript(f"{_SCHEMA}{_OWNERS};")
+        rows = connection.execute("SELECT type, name, sql FROM sqlite_schema WHERE sql IS NOT NULL")
+        return {(type_, name): sql for type_, name, sql in rows}
+
+
+def roll_back(path: str) -> None:
+    """Undo what a creation that was broken off has left in the file; raises StoreUnavailable when it cannot be."""
+    try:
+        with closing(connect(path, "rw")) as connection:
+            is_new(connection)
+    except sqlite3.Error as error:
+        raise failure(f"the log {path} cannot be opened", error) from error
+
+
+def failure(what: str, error: sqlite3.Error) -> StoreUnavailable:
+    """Give the error for what SQLite refused: StoreDamaged where the file is not what was written to it.
+
+    `what` is the beginning of its sentence. All else (no room, no permission, an input or output error) may pass.
+    """
+    code = getattr(error, "sqlite_errorcode", None)
+    if code is None and str(error).startswith("Could not decode to UTF-8"):
+        # Python's own word, which quotes all of the text.
+        return StoreDamaged(f"{what}: it holds a text that is no text")
+    damaged = code is not None and code & 0xFF in _DAMAGED
+    return (StoreDamaged if damaged else StoreUnavailable)(f"{what}: {error}")
+
+
+def is_new(connection: sqlite3.Connection) -> bool:
+    """Tell whether a database holds nothing and bears no mark; may raise `sqlite3.Error`."""
+    names = ("application_id", "user_version", "schema_version")
+    return not any(_pragma(connection, name) for name in names)
+
+
+def require_log(connection: sqlite3.Connection, path: str) -> None:
+    """Raise StoreUnavailable of a database that is not a log, or one of a later release; may raise `sqlite3.Error`."""
+    if _pragma(connection, "application_id") != APPLICATION_ID:
+        raise StoreUnavailable(f"the log {path} cannot be opened: it is some other program's database")
+    version = _pragma(connection, "user_version")
+    if version != FORMAT:
+        raise StoreUnavailable(
+            f"the log {path} cannot be opened: its format is {version}, this release knows only {FORMAT}"
+        )
+
+
+class _Connection(sqlite3.Connection):
+    """A connection whose errors are SQLite's own, also of a schema that is no text."""
+
+    def execute(self, sql: str, parameters: Any = ()) -> sqlite3.Cursor:
+        """See `sqlite3.Connection.execute`."""
+        try:
+            return super().execute(sql, parameters)
+        except UnicodeDecodeError:
+            # SQLite quotes the schema in its message, and Python cannot read it.
+            raise sqlite3.DatabaseError("Could not decode to UTF-8: the schema") from None
+
+
+def connect(path: str, mode: str) -> sqlite3.Connection:
+    """Connect to a database in a mode of SQLite's, `ro` or `rw`, without transactions of Python's own making.
+
+    Raises StoreUnavailable.
+    """
     uri = f"file:{quote(os.fsencode(os.path.abspath(path)))}?mode={mode}"
     try:
-        return sqlite3.connect(uri, uri=True, isolation_level=None, check_same_thread=False)
+        return sqlite3.connect(
+            uri, uri=True, isolation_level=None, check_same_thread=False, factory=_Connection
+        )
     except sqlite3.Error as error:
         raise StoreUnavailable(f"the log {path} cannot be opened: {error}") from error
 
@@ -116,7 +207,7 @@ def _make_private(path: str) -> None:
                 with suppress(FileNotFoundError):
                     _tighten(name)
         else:
-            _sync_directory(os.path.dirname(os.path.abspath(path)))
+            sync_folder(os.path.dirname(os.path.abspath(path)))
     except OSError as error:
         raise StoreUnavailable(f"the log {path} cannot be opened: {error.strerror}") from error
 
@@ -132,29 +223,15 @@ def _tighten(path: str) -> None:
         raise StoreUnavailable(f"the log {path} cannot be opened: this user may not write it")
 
 
-def _sync_directory(path: str) -> None:
-    directory = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        os.fsync(directory)
-    finally:
-        os.close(directory)
-
-
 def _claim(connection: sqlite3.Connection, path: str) -> None:
     """Make an empty file a log; refuse one that is something else."""
-    application = _pragma(connection, "application_id")
-    version = _pragma(connection, "user_version")
-    if application == version == _pragma(connection, "schema_version") == 0:
+    if is_new(connection):
         connection.executescript(
             f"BEGIN IMMEDIATE;{_SCHEMA}"
             f"PRAGMA application_id = {APPLICATION_ID};PRAGMA user_version = {FORMAT};COMMIT;"
         )
-    elif application != APPLICATION_ID:
-        raise StoreUnavailable(f"the log {path} cannot be opened: it is some other program's database")
-    elif version != FORMAT:
-        raise StoreUnavailable(
-            f"the log {path} cannot be opened: its format is {version}, this release knows only {FORMAT}"
-        )
+    else:
+        require_log(connection, path)
 
 
 def _make_durable(connection: sqlite3.Connection, path: str) -> None:

@@ -10,19 +10,27 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, suppress
 from typing import TYPE_CHECKING, Any, Final, Self
 
-from spl.errors import SplError, StoreUnavailable
+from spl.errors import SplError, StoreDamaged, StoreUnavailable
+from spl.records.examination import Found, look
+from spl.records.mark import Mark
 from spl.records.record import is_record_id
 from spl.records.rows import BODY, COLUMNS, Checked, to_record
-from spl.records.schema import OWNER, open_reader, open_writer
+from spl.records.schema import OWNER, failure, open_reader, open_writer
 from spl.records.store import Appended, ThreadRow
 from spl.records.writer import Append, Outcome, Writer
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
+    from spl.records.backup import Backup
     from spl.records.record import Draft, Record
 
 _READERS: Final = 2
+_MANY_THREADS: Final = 1000
+"""An owner of more has so much of the log that a page of it is found soonest by walking along the log."""
+_WALKED: Final = 5000
+_WALKED_OF_KIND: Final = 10
+"""How many records are walked along before each of the owner's threads is looked at after all; of a kind, times ten."""
 _MAX_INTEGER: Final = 2**63 - 1  # SQLite's; Python's have no end
 
 _GET = f"SELECT {COLUMNS} FROM records WHERE id = ?"  # noqa: S608 - constants
@@ -35,6 +43,7 @@ SELECT
 FROM records WHERE ordinal = 1 {belonging} AND sequence > ? ORDER BY sequence LIMIT ?
 """
 _OWNER_OF = f"SELECT {OWNER} FROM records WHERE thread = ? ORDER BY sequence LIMIT 1"  # noqa: S608 - constants
+_HAS_MANY = f"SELECT 1 FROM records WHERE ordinal = 1 AND {OWNER} = ? LIMIT 1 OFFSET ?"  # noqa: S608 - constants
 _UNFINISHED = f"""
 SELECT {COLUMNS} FROM records AS opening WHERE kind = ? AND NOT EXISTS (
     SELECT 1 FROM records AS closing WHERE closing.thread = opening.thread AND closing.kind = ?
@@ -47,8 +56,20 @@ _COUNT = "SELECT coalesce(max(sequence), 0) FROM records"
 class SqliteStore:
     """A `Store` in one file, private to its owner; it belongs to the event loop it was opened in."""
 
-    def __init__(self, writer: sqlite3.Connection, readers: list[sqlite3.Connection]) -> None:
+    def __init__(
+        self,
+        path: str,
+        found: Found,
+        writer: sqlite3.Connection,
+        readers: list[sqlite3.Connection],
+        mark: Mark,
+    ) -> None:
         self.failing: str | None = None
+        self.found: Final = found
+        """What the log held when it was opened."""
+        # Without its folder: what is said from now on is said to members too.
+        self._name = os.path.basename(path)
+        self._mark = mark
         self._loop = asyncio.get_running_loop()
         self._writer_connection = writer
         self._reader_connections = readers
@@ -60,22 +81,35 @@ class SqliteStore:
         self._gathered: list[Append] = []
         self._closed = False
         self._closing: asyncio.Future[None] | None = None
-        self._writer = Writer(writer, deliver=self._deliver, ended=self._writer_ended)
+        self._writer = Writer(
+            self._name,
+            writer,
+            mark,
+            require_there=_same_file(path),
+            deliver=self._deliver,
+            ended=self._writer_ended,
+        )
 
     @classmethod
-    async def open(cls, path: str | os.PathLike[str]) -> Self:
-        """Open the log at this path, creating it at need.
+    async def open(
+        cls, path: str | os.PathLike[str], *, served: bool = False, longest: Backup | None = None
+    ) -> Self:
+        """Open the log at this path, creating it at need; see `look` for `served` and `longest`.
 
-        Raises StoreUnavailable when it cannot be opened, is not a log, or is of a later release.
+        Raises StoreUnavailable when it cannot be opened, is not a log, or is of a later release; StoreDamaged when a
+        look shows that it is gone or not what was written to it, before anything of it is changed.
         """
         path = os.fspath(path)
+        found = look(path, served=served, longest=longest)
         connections = [open_writer(path)]
         try:
             connections += [open_reader(path) for _ in range(_READERS)]
+            mark = Mark.open(path, found.records)
         except StoreUnavailable:
-            connections[0].close()
+            for connection in connections:
+                connection.close()
             raise
-        return cls(connections[0], connections[1:])
+        return cls(path, found, connections[0], connections[1:], mark)
 
     async def append(self, drafts: Sequence[Draft]) -> list[Appended]:
         """See `Store.append`."""
@@ -96,7 +130,7 @@ class SqliteStore:
         if not is_record_id(id):
             return None
         rows = await self._read(_GET, (bytes.fromhex(id),))
-        return to_record(rows[0]) if rows else None
+        return next(iter(self._records(rows)), None)
 
     async def select(
         self,
@@ -111,9 +145,27 @@ class SqliteStore:
         most_bytes: int | None = None,
     ) -> list[Record]:
         """See `Store.select`."""
+        since, limit = _bounded(since), _bounded(limit)
+        if owner is not None and thread is None and not newest_first:
+            rows = await self._walked(actor, kind, owner, since, limit, most_bytes)
+            if rows is not None:
+                return self._records(rows)
         query, values = _selection(thread, actor, kind, owner, newest_first=newest_first)
-        rows = await self._read(query, (*values, _bounded(since), _bounded(limit)), most_bytes)
-        return [to_record(row) for row in rows]
+        return self._records(await self._read(query, (*values, since, limit), most_bytes))
+
+    async def _walked(
+        self, actor: str | None, kind: str | None, owner: str, since: int, limit: int, most_bytes: int | None
+    ) -> list[tuple[Any, ...]] | None:
+        """Give the page of an owner who has much of the log, found by walking along a part of it; None if it is not."""
+        if not await self._read(_HAS_MANY, (owner, _MANY_THREADS)):
+            return None
+        until = _bounded(since + _WALKED * (1 if kind is None else _WALKED_OF_KIND))
+        query, values = _walk(actor, kind, owner)
+        rows = await self._read(query, (*values, since, until, limit), most_bytes)
+        if len(rows) >= limit or until >= await self.count():
+            return rows
+        full = most_bytes is not None and sum(len(row[BODY]) for row in rows) >= most_bytes
+        return rows if full else None
 
     async def threads(self, *, owner: str | None = None, since: int = 0, limit: int = 100) -> list[ThreadRow]:
         """See `Store.threads`."""
@@ -128,7 +180,7 @@ class SqliteStore:
 
     async def unfinished(self, opening_kind: str, closing_kind: str) -> list[Record]:
         """See `Store.unfinished`."""
-        return [to_record(row) for row in await self._read(_UNFINISHED, (opening_kind, closing_kind))]
+        return self._records(await self._read(_UNFINISHED, (opening_kind, closing_kind)))
 
     async def count(self) -> int:
         """See `Store.count`."""
@@ -165,6 +217,7 @@ class SqliteStore:
         # The writer's connection last: it is then the one to fold the write-ahead log into the file.
         for connection in (*self._reader_connections, self._writer_connection):
             connection.close()
+        self._mark.close()
 
     def _require_open(self) -> None:
         if self._closed:
@@ -174,7 +227,24 @@ class SqliteStore:
         self, query: str, values: tuple[Any, ...], most_bytes: int | None = None
     ) -> list[tuple[Any, ...]]:
         self._require_open()
-        return await self._loop.run_in_executor(self._pool, self._fetch, query, values, most_bytes)
+        try:
+            return await self._loop.run_in_executor(self._pool, self._fetch, query, values, most_bytes)
+        except StoreDamaged as error:
+            self._refuse(error)
+            raise
+
+    def _records(self, rows: list[tuple[Any, ...]]) -> list[Record]:
+        try:
+            return [to_record(row) for row in rows]
+        except (AttributeError, RecursionError, TypeError, ValueError):
+            error = StoreDamaged(f"the log {self._name} cannot be read: it holds a record that is none")
+            self._refuse(error)
+            raise error from None
+
+    def _refuse(self, error: StoreDamaged) -> None:
+        """Take no append any more: what is added to a damaged log may be lost with it, or make it worse."""
+        self.failing = error.message
+        self._writer.refuse(error)
 
     def _fetch(self, query: str, values: tuple[Any, ...], most_bytes: int | None) -> list[tuple[Any, ...]]:
         connection = self._idle_readers.get()  # as many as there are threads: never waits
@@ -182,7 +252,7 @@ class SqliteStore:
             with closing(connection.execute(query, values)) as rows:
                 return rows.fetchall() if most_bytes is None else _first(rows, most_bytes)
         except sqlite3.Error as error:
-            raise StoreUnavailable(f"the log cannot be read: {error}") from error
+            raise failure(f"the log {self._name} cannot be read", error) from error
         finally:
             self._idle_readers.put(connection)
 
@@ -236,6 +306,28 @@ class SqliteStore:
                 )
 
 
+def _same_file(path: str) -> Callable[[], None]:
+    """Give what raises StoreDamaged when this path no longer names the file that it names now.
+
+    What is written to a file that was removed or replaced meanwhile is read by no later start.
+    """
+    path = os.path.abspath(path)
+    before = os.stat(path)
+
+    def require() -> None:
+        cannot = f"the log {os.path.basename(path)} cannot be written"
+        try:
+            now = os.stat(path)
+        except FileNotFoundError:
+            raise StoreDamaged(f"{cannot}: the file is gone") from None
+        except OSError:
+            return  # of a disk that fails, SQLite says more
+        if (now.st_dev, now.st_ino) != (before.st_dev, before.st_ino):
+            raise StoreDamaged(f"{cannot}: another file has been put in its place")
+
+    return require
+
+
 def _first(rows: Iterable[tuple[Any, ...]], most_bytes: int) -> list[tuple[Any, ...]]:
     """Take records' rows until their bodies come to so many characters: one may have a million, and many are asked."""
     taken: list[tuple[Any, ...]] = []
@@ -256,6 +348,19 @@ def _openings(owner: str | None) -> tuple[str, list[str]]:
     """Give the query that lists threads by their first records, and its values before `since` and `limit`."""
     belonging = "" if owner is None else f"AND {OWNER} = ?"
     return _THREADS.format(belonging=belonging), [] if owner is None else [owner]
+
+
+def _walk(actor: str | None, kind: str | None, owner: str) -> tuple[str, list[str]]:
+    """Give the query that finds an owner's records among all of a part of the log, and its values before the others."""
+    # The plus keeps SQLite from the index over actors; the one over kinds is in sequence order too, and shorter.
+    given = [
+        (term, value) for term, value in (("+actor = ?", actor), ("kind = ?", kind)) if value is not None
+    ]
+    where = " AND ".join([*(term for term, _ in given), f"? = ({_OWNER_OF.replace('?', 'each.thread')})"])
+    query = f"""
+        SELECT {COLUMNS} FROM records AS each WHERE {where} AND sequence > ? AND sequence <= ? ORDER BY sequence LIMIT ?
+    """  # noqa: S608 - no value is in it
+    return query, [*(value for _, value in given), owner]
 
 
 def _selection(

@@ -7,15 +7,17 @@ import sqlite3
 import threading
 from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
 
-from spl.errors import IngestFailed, SplError, StoreUnavailable
+from spl.errors import IngestFailed, SplError, StoreDamaged, StoreUnavailable
 from spl.records.record import MAX_CLOCK, record_id
 from spl.records.rows import COLUMNS, Checked, to_record
+from spl.records.schema import failure
 from spl.records.store import Appended
 
 if TYPE_CHECKING:
     import asyncio
     from collections.abc import Callable
 
+    from spl.records.mark import Mark
     from spl.records.record import Draft, Record
 
 # Enough that the cost of a commit is spread thin; more would only make the first of a group wait longer.
@@ -37,19 +39,28 @@ class Append(NamedTuple):
 
 
 class Writer:
-    """Group commit over one connection.
+    """Group commit over one connection to the log of this name.
 
     `deliver` is called in the writer's thread, once a group, with every append's outcome in the order they
-    were written; `ended` once at the very end, however it ended, with the appends that got none.
+    were written; `ended` once at the very end, however it ended, with the appends that got none. `require_there`
+    is asked before each group and raises StoreDamaged when the log's file is no longer the one that was opened.
+    Once the log is found damaged, here or by `refuse`, nothing more is written.
     """
 
     def __init__(
         self,
+        name: str,
         connection: sqlite3.Connection,
+        mark: Mark,
+        require_there: Callable[[], None],
         deliver: Callable[[list[tuple[Append, Outcome]]], None],
         ended: Callable[[], None],
     ) -> None:
+        self._name = name
         self._connection = connection
+        self._mark = mark
+        self._require_there = require_there
+        self._damaged: StoreDamaged | None = None
         self._deliver = deliver
         self._ended = ended
         self._queue: queue.SimpleQueue[list[Append] | None] = queue.SimpleQueue()
@@ -62,6 +73,10 @@ class Writer:
     def put(self, appends: list[Append]) -> None:
         """Queue appends."""
         self._queue.put(appends)
+
+    def refuse(self, error: StoreDamaged) -> None:
+        """Have every later append answered so; the first such error stays. Any thread may say it."""
+        self._damaged = self._damaged or error
 
     def stop(self) -> None:
         """Write what is queued, then wait for the thread to end."""
@@ -101,16 +116,49 @@ class Writer:
                 return True
         return False
 
+    # A commit is in the write-ahead log and synced (fsync(2)) before the index that readers go by is moved on to it.
+    # So one that failed, with the sync or before it, is seen by no reader, and the next lies over the same frames.
+    # After a failed fsync the kernel forgets what it could not write, and a second one succeeds without having
+    # written it: to sync again would be no proof. Nothing is synced again here: whatever the failed sync was to
+    # carry is written anew first, frames by the next commit and pages by the next checkpoint, which counts none as
+    # folded in before the file's own sync has succeeded. That is why appending may go on by itself once it can.
+    # What is left: a process that dies before another commit lies over it may find the refused one at its next
+    # start, whole. It was answered as a failure then, never as written; its caller's next try finds it there.
     def _commit(self, group: list[Append]) -> list[tuple[Append, Outcome]]:
         try:
+            self._require_sound()
             self._connection.execute("BEGIN IMMEDIATE")
             outcomes = [(append, self._attempt(append)) for append in group]
             self._connection.execute("COMMIT")
         except sqlite3.Error as error:
             if self._connection.in_transaction:
                 self._connection.execute("ROLLBACK")
-            return [(append, _unwritten(error)) for append in group]
+            return [(append, self._unwritten(error)) for append in group]
+        except StoreDamaged as error:
+            return [(append, error) for append in group]
+        self._put_mark(outcomes)
         return outcomes
+
+    def _require_sound(self) -> None:
+        if self._damaged is None:
+            try:
+                self._require_there()
+            except StoreDamaged as error:
+                self.refuse(error)
+        if self._damaged is not None:
+            raise StoreDamaged(self._damaged.message)
+
+    def _put_mark(self, outcomes: list[tuple[Append, Outcome]]) -> None:
+        """Say beside the log how far it goes, before anyone is told."""
+        written = [
+            appended.record.sequence
+            for _, outcome in outcomes
+            if not isinstance(outcome, SplError)
+            for appended in outcome
+            if appended.created
+        ]
+        if written:
+            self._mark.put(max(written))
 
     def _attempt(self, append: Append) -> Outcome:
         """Write one append inside the group's transaction, or undo it and give the reason."""
@@ -124,7 +172,7 @@ class Writer:
             # Out of space, SQLite undoes the whole transaction: the group's other appends are gone too.
             if not self._connection.in_transaction:
                 raise
-            outcome = _unwritten(error)
+            outcome = self._unwritten(error)
         if isinstance(outcome, SplError):
             self._connection.execute("ROLLBACK TO append")
         self._connection.execute("RELEASE append")
@@ -152,6 +200,12 @@ class Writer:
         sequence = self._connection.execute(_INSERT, (*row, ordinal)).lastrowid
         return Appended(to_record((sequence, *row)), created=True)
 
+    def _unwritten(self, error: sqlite3.Error) -> StoreUnavailable:
+        found = failure(f"the log {self._name} cannot be written", error)
+        if isinstance(found, StoreDamaged):
+            self.refuse(found)
+        return found
+
     def _stored(self, draft: Draft, id_: str, clock: int, highest: int) -> Record:
         """Give the record that already has this clock, which the id must be that of."""
         row = self._connection.execute(_AT_CLOCK, (draft.thread, draft.actor, clock)).fetchone()
@@ -164,7 +218,3 @@ class Writer:
                 f"DuplicateClock: clock {clock} {where} is taken by a record with other content"
             )
         return record
-
-
-def _unwritten(error: sqlite3.Error) -> StoreUnavailable:
-    return StoreUnavailable(f"the log cannot be written: {error}")

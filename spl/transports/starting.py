@@ -15,6 +15,7 @@ import structlog
 from bwrap.errors import LayerError
 from spl.errors import IsolationUnavailable, StoreUnavailable
 from spl.kernel.outcome import Ending
+from spl.kernel.tiers import OPERATOR
 from spl.transports import in_process
 from spl.transports.sandboxed import Isolation
 
@@ -101,8 +102,10 @@ class Transports:
             refused = room.refused or self.isolation.refuses(terms.profile)
             if refused is not None:
                 refusals.append(_unavailable(refused))
-            elif not room.available:
-                refusals.append(self._kernel.admission.refusal(room.each))
+            elif (
+                full := self._kernel.admission.refusal(room.each, terms.actor, first=_first(terms))
+            ) is not None:
+                refusals.append(full)
         return {
             "object": "preview",
             **terms.wire(),
@@ -156,7 +159,7 @@ class Transports:
             if isinstance(self._sandbox, LayerError):
                 raise self._sandbox
             plan = await self._sandbox.plans.plan(profile)
-            slot = self._kernel.admission.take(plan.worst_case)
+            slot = self._kernel.admission.take(plan.worst_case, terms.actor, first=_first(terms))
             try:
                 run, worker = await self._open(self._sandbox, plan, terms)
             except BaseException:
@@ -246,6 +249,11 @@ class Transports:
         task = asyncio.create_task(run)
         self._runs.add(task)
         task.add_done_callback(self._runs.discard)
+
+
+def _first(terms: Terms) -> bool:
+    """Tell whether a run goes before all others that wait for a place: the operator waits for no member."""
+    return terms.tier == OPERATOR
 
 
 def _stopping() -> StoreUnavailable:

@@ -10,13 +10,14 @@ import os
 import socket
 import time
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from bwrap.errors import LayerError
 from bwrap.library import Library
 from spl.api.authentication import Authenticator
 from spl.api.listener import Listener, bind_tcp, bind_unix
 from spl.api.operator import OperatorApi
+from spl.api.watching import MOST, MOST_EACH, Watching
 from spl.api.worker import worker_app
 from spl.transports.profiles import Profiles
 from spl.transports.starting import Transports
@@ -28,9 +29,13 @@ if TYPE_CHECKING:
 
     from spl.kernel.runs import Run
 
+Json = dict[str, Any]
+
 TOKEN = "spl_test_op_secret"
 ROTATED = "spl_test_op_another"
 LIMIT = 20_000
+NEVER = 3600
+"""Seconds that no test waits for."""
 RUN_GRACE = 0.1
 """Seconds; nothing that is tested here comes to its next step by itself."""
 LAYER = {"layer": "network", "expected": "loopback alone", "observed": "eth0", "remedy": "mend the kernel"}
@@ -59,6 +64,63 @@ class Answer:
         return self.status, said["code"]
 
 
+class Event(NamedTuple):
+    """One event of a stream."""
+
+    name: str
+    id: int | None
+    data: Any
+
+
+@dataclass
+class Watcher:
+    """The reader of an event stream."""
+
+    reader: asyncio.StreamReader
+    writer: asyncio.StreamWriter
+
+    async def head(self) -> Answer:
+        """Read the answer's head, and its whole body unless it is a stream."""
+        head = await asyncio.wait_for(self.reader.readuntil(b"\r\n\r\n"), 20)
+        status, *lines = head.decode().strip().split("\r\n")
+        headers = {name.lower(): value for name, _, value in (line.partition(": ") for line in lines)}
+        body = await self.reader.readexactly(int(headers.get("content-length", "0")))
+        return Answer(int(status.split()[1]), headers, body)
+
+    async def opened(self) -> Event:
+        """Read the head of an answer that is a stream; gives the heartbeat it begins with."""
+        answer = await self.head()
+        assert answer.status == 200, answer.body
+        first = await self.next()
+        assert first is not None
+        assert first.name == "heartbeat"
+        return first
+
+    async def next(self) -> Event | None:
+        """Read the next event, None where the stream has ended."""
+        try:
+            said = await asyncio.wait_for(self.reader.readuntil(b"\n\n"), 20)
+        except (asyncio.IncompleteReadError, ConnectionResetError):
+            return None
+        fields = dict(line.split(": ", 1) for line in said.decode().removesuffix("\n\n").split("\n"))
+        id_ = fields.get("id")
+        return Event(fields["event"], None if id_ is None else int(id_), json.loads(fields["data"]))
+
+    async def records(self, most: int) -> list[Json]:
+        """Read so many records, whatever heartbeats there are between them; each event's id is its sequence."""
+        found: list[Json] = []
+        while len(found) < most:
+            event = await self.next()
+            assert event is not None, f"the stream ended after {len(found)} records"
+            if event.name == "heartbeat":
+                continue
+            assert event.name == "record.created", event
+            record = event.data["record"]
+            assert (event.id, event.data["id"]) == (record["sequence"], record["id"])
+            found.append(record)
+        return found
+
+
 class _Unix(http.client.HTTPConnection):
     def __init__(self, path: str) -> None:
         super().__init__("localhost", timeout=20)
@@ -77,6 +139,7 @@ class Served:
     here: Instance
     port: int
     folder: str
+    watching: Watching
 
     async def ask(
         self,
@@ -108,6 +171,29 @@ class Served:
             return Answer(answer.status, {k.lower(): v for k, v in answer.getheaders()}, answer.read())
         finally:
             connection.close()
+
+    @contextlib.asynccontextmanager
+    async def watch(
+        self, path: str = "/v1/watch", *, bearer: str | None = TOKEN, on: str = "tcp", **headers: str
+    ) -> AsyncIterator[Watcher]:
+        """Open an event stream; a header's name is written with underscores."""
+        if on == "tcp":
+            reader, writer = await asyncio.open_connection("127.0.0.1", self.port, limit=1 << 20)
+        else:
+            path_ = f"{self.folder}/{on}.sock"
+            reader, writer = await asyncio.open_unix_connection(path_, limit=1 << 20)
+        said = {name.replace("_", "-"): value for name, value in headers.items()}
+        if bearer is not None:
+            said["authorization"] = f"Bearer {bearer}"
+        lines = "".join(f"{name}: {value}\r\n" for name, value in said.items())
+        # In HTTP/1.0 the events stand on the connection as they are, not in chunks.
+        writer.write(f"GET {path} HTTP/1.0\r\nHost: x\r\n{lines}\r\n".encode())
+        try:
+            yield Watcher(reader, writer)
+        finally:
+            writer.transport.abort()
+            with contextlib.suppress(OSError):
+                await writer.wait_closed()
 
     async def raw(self, request: bytes, *, on: str = "worker") -> bytes:
         """Send bytes as they are to a unix socket and give all that comes back until it is closed."""
@@ -160,9 +246,18 @@ class Served:
 
 @contextlib.asynccontextmanager
 async def serving(
-    folder: Path, *replies: dict[str, Any], worker_limit: int = LIMIT, **options: Any
+    folder: Path,
+    *replies: dict[str, Any],
+    worker_limit: int = LIMIT,
+    heartbeat: float = NEVER,
+    patience: float = NEVER,
+    streams: tuple[int, int] = (MOST, MOST_EACH),
+    **options: Any,
 ) -> AsyncIterator[Served]:
-    """Serve an instance on a host where no worker can be confined."""
+    """Serve an instance on a host where no worker can be confined.
+
+    `streams` is how many event streams there may be, in all and of one member.
+    """
     async with instance(folder, *replies, **options) as here:
         transports = Transports(here.kernel, LayerError(**LAYER), credential_grace=30, run_grace=RUN_GRACE)
 
@@ -171,22 +266,26 @@ async def serving(
 
         profiles = Profiles(Library(own=folder / "profiles"), LayerError(**LAYER))
         authenticator = Authenticator(OPERATOR, TOKEN, here.kernel.members, rotated=lambda: ROTATED)
-        api = OperatorApi(here.kernel, transports, profiles, authenticator, health)
+        watching = await Watching.follow(
+            here.store, heartbeat=heartbeat, most=streams[0], most_each=streams[1]
+        )
+        api = OperatorApi(here.kernel, transports, profiles, authenticator, watching, health)
         app = api.app(max_body_bytes=LIMIT)
         doors = worker_app(here.kernel.credentials, max_body_bytes=worker_limit)
         tcp = bind_tcp("127.0.0.1", 0)
         port = tcp.getsockname()[1]
         listeners = [
-            Listener(app, tcp, grace=1),
-            Listener(app, bind_unix(f"{folder}/operator.sock", 0o600), grace=1),
+            Listener(app, tcp, grace=1, most=1024, patience=patience),
+            Listener(app, bind_unix(f"{folder}/operator.sock", 0o600), grace=1, most=1024, patience=patience),
             Listener(doors, bind_unix(f"{folder}/worker.sock", 0o600), grace=1),
         ]
         for listener in listeners:
             await listener.start()
         try:
-            yield Served(here, port, str(folder))
+            yield Served(here, port, str(folder), watching)
         finally:
             await transports.stop()
+            watching.stop()
             for listener in listeners:
                 await listener.stop()
 

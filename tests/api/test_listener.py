@@ -9,6 +9,7 @@ import os
 import resource
 import socket
 import stat
+import struct
 import subprocess
 import sys
 import time
@@ -29,7 +30,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from starlette.requests import Request
-    from starlette.types import ASGIApp
+    from starlette.types import ASGIApp, Receive, Scope, Send
 
     from spl.api.peer import Peer
 
@@ -367,6 +368,114 @@ def test_an_answer_that_is_read_after_its_connection_was_closed_leaves_no_word_i
     assert caplog.records == []
 
 
+LARGE = 8 << 20
+"""Bytes, far more than the kernel buffers for a peer."""
+
+
+class Large:
+    """An application whose every answer is large; it counts those it began, and tells when one is over."""
+
+    def __init__(self) -> None:
+        self.began = 0
+        self.over = asyncio.Event()
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        self.began += 1
+        try:
+            await Response(bytes(LARGE))(scope, receive, send)
+        finally:
+            self.over.set()
+
+
+async def asks(path: str, request: bytes = GET) -> socket.socket:
+    """Give a connection that has asked and takes nothing."""
+    client = socket.socket(socket.AF_UNIX)
+    client.setblocking(False)
+    await asyncio.get_running_loop().sock_connect(client, path)
+    await asyncio.get_running_loop().sock_sendall(client, request)
+    return client
+
+
+async def taken(client: socket.socket) -> int:
+    """Take all that comes until the other side closes; gives how many bytes came."""
+    with client:
+        size = 0
+        while piece := await asyncio.get_running_loop().sock_recv(client, 1 << 16):
+            size += len(piece)
+        return size
+
+
+def test_a_peer_that_takes_nothing_is_cut_off(path: str) -> None:
+    app = Large()
+
+    async def talk() -> None:
+        client = await asks(path)
+        await app.over.wait()
+        assert 0 < await taken(client) < LARGE
+
+    serve(bind_unix(path, 0o600), talk, app, patience=0.05)
+
+
+def test_a_peer_that_takes_what_it_is_behind_with_is_given_time_again(path: str) -> None:
+    async def main() -> None:
+        app = Large()
+        listener = Listener(app, bind_unix(path, 0o600), grace=0, patience=NEVER)
+        await listener.start()
+        client = await asks(path)
+        while not listener._untaken._behind:  # noqa: ASYNC110 - nothing tells of it
+            await asyncio.sleep(0)
+        ((writer, timer),) = listener._untaken._behind.items()
+        timer.cancel()
+        due = writer.written - writer.left + 1
+        await asyncio.get_running_loop().sock_recv(client, 1 << 16)
+        while writer.written - writer.left < due:
+            await asyncio.sleep(0)
+            with contextlib.suppress(BlockingIOError):
+                client.recv(1 << 16)
+        listener._untaken._look(writer, due)
+        assert not writer.transport.is_closing()
+        assert [*listener._untaken._behind] == [writer]
+        listener._untaken._look(writer, writer.written)
+        assert writer.transport.is_closing()
+        assert 0 < await taken(client) < LARGE
+        await listener.stop()
+
+    asyncio.run(asyncio.wait_for(main(), SECONDS))
+
+
+def test_of_peers_that_are_too_far_behind_together_the_first_is_cut_off(path: str) -> None:
+    app = Large()
+
+    async def talk() -> None:
+        first = await asks(path)
+        while not app.began:  # noqa: ASYNC110 - nothing tells of it; serve bounds the wait
+            await asyncio.sleep(0)
+        second = await asks(path)
+        await app.over.wait()
+        assert 0 < await taken(first) < LARGE
+        with second:
+            got = 0
+            while got < LARGE:
+                got += len(await asyncio.get_running_loop().sock_recv(second, 1 << 16))
+
+    serve(bind_unix(path, 0o600), talk, app, patience=NEVER, most_untaken=LARGE + LARGE // 2)
+
+
+def test_what_a_peer_asked_for_before_it_went_away_is_done_for_nobody(path: str) -> None:
+    async def main() -> None:
+        app = Large()
+        listener = Listener(app, bind_unix(path, 0o600), grace=0)
+        await listener.start()
+        client = await asks(path, GET * 50)
+        await asyncio.get_running_loop().sock_recv(client, 1)
+        client.close()
+        await asyncio.wait(listener._connections)
+        assert app.began <= 2
+        await listener.stop()
+
+    asyncio.run(asyncio.wait_for(main(), SECONDS))
+
+
 H2C = b"Connection: Upgrade, HTTP2-Settings\r\nUpgrade: h2c\r\nHTTP2-Settings: AAMAAABkAAQAAP__\r\n"
 WEBSOCKET = (
     b"Connection: Upgrade\r\nUpgrade: websocket\r\n"
@@ -601,3 +710,54 @@ def test_connections_past_the_bound_are_closed_unread_and_there_is_room_again_wh
             writer.close()
 
     serve(bind_unix(path, 0o600), talk, **bounds)
+
+
+@pytest.mark.parametrize(
+    "framing",
+    [
+        (b"HTTP/1.1", b"Content-Length: 30\r\nTransfer-Encoding: chunked"),
+        (b"HTTP/1.1", b"Transfer-Encoding: chunked\r\nContent-Length: 5"),
+        (b"HTTP/1.1", b"Content-Length: 5\r\nX: y\nTransfer-Encoding: chunked"),
+        (b"HTTP/1.0", b"Transfer-Encoding: chunked"),
+    ],
+)
+def test_a_request_that_two_readers_could_end_at_two_places_is_the_last_of_its_connection(
+    path: str, framing: tuple[bytes, bytes]
+) -> None:
+    async def talk() -> None:
+        reader, writer = await asyncio.open_unix_connection(path)
+        version, headers = framing
+        writer.write(b"POST /size %b\r\nHost: x\r\n%b\r\n\r\n0\r\n\r\n%b" % (version, headers, GET))
+        status, told, body = await answer(reader)
+        assert (status, told["connection"], body) == (400, "close", b"")
+        assert await is_closed(reader)
+        writer.close()
+
+    serve(bind_unix(path, 0o600), talk)
+
+
+def test_a_connection_that_was_reset_gives_its_place_back() -> None:
+    sock = bind_tcp("127.0.0.1", 0)
+    asked = asyncio.Event()
+
+    async def late(scope: Any, receive: Any, send: Any) -> None:
+        # It answers once the peer is known to have gone: there is nobody to write to, and no end to read.
+        asked.set()
+        while (await receive())["type"] != "http.disconnect":
+            pass
+        await Response()(scope, receive, send)
+
+    async def talk() -> None:
+        before = asyncio.all_tasks()
+        _, writer = await asyncio.open_connection(*sock.getsockname())
+        writer.write(GET)
+        await asked.wait()
+        no_time = struct.pack("ii", 1, 0)  # to linger: close(2) resets (socket(7))
+        writer.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, no_time)
+        writer.transport.abort()
+        with contextlib.suppress(OSError):
+            await writer.wait_closed()
+        while left := asyncio.all_tasks() - before:
+            await asyncio.wait(left)
+
+    serve(sock, talk, late, idle=NEVER)

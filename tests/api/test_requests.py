@@ -1,11 +1,12 @@
 from __future__ import annotations
 
+import asyncio
 from decimal import Decimal
 
 import pytest
 from starlette.requests import Request
 
-from spl.api.requests import RecordBody, StartBody, page, query
+from spl.api.requests import MOST_DIGITS, RecordBody, StartBody, page, query, read_json
 from spl.errors import InvalidBody
 from spl.kernel.terms import Start
 
@@ -50,3 +51,17 @@ def test_a_records_clock_is_the_logs_to_give_unless_said() -> None:
     said = {"thread": "th_x", "actor": "did:sync:user:op", "act": "KNOW", "body": {}}
     assert RecordBody.model_validate(said).draft().clock is None
     assert RecordBody.model_validate({**said, "clock": 0}).draft().clock == 0
+
+
+@pytest.mark.parametrize("number", [b"1e308", b"-1E+308", b"1.5e300", b"12e30"])
+def test_a_body_that_would_be_many_times_as_long_on_record_is_refused(number: bytes) -> None:
+    digits = len(str(abs(int(float(number)))))
+    most = MOST_DIGITS // (digits - 1)
+    assert len(asyncio.run(read_json(b'{"x": [%b]}' % b",".join([number] * most)))["x"]) == most
+    with pytest.raises(InvalidBody, match="when they are written out"):
+        asyncio.run(read_json(b'{"x": [%b]}' % b",".join([number] * (most + 2))))
+
+
+def test_digits_that_are_written_out_or_stand_in_a_text_are_no_exponents() -> None:
+    text = b'{"x": ["%b", 1e-300, 0.5e10]}' % (b"1e308," * 1000)
+    assert len(asyncio.run(read_json(text))["x"]) == 3

@@ -230,6 +230,13 @@ BROKEN = {
     "a byte order mark": (b"\xef\xbb\xbfa = 1", 1, 1, "\\ufeff", "Invalid statement"),
     "no such day": (b"a = 2023-02-30", 1, 5, "2", "Invalid date or datetime"),
     "not UTF-8": (b"a = 1\r\nb = '\xc3\xa9\xff'", 2, 7, "\\xff", "byte 0xff is not UTF-8"),
+    "a number of more bits than TOML asks for": (
+        b"a = [1,\n  0x1" + b"0" * 16 + b"]",
+        2,
+        3,
+        "0x1" + "0" * 16,
+        "64 bits",
+    ),
     "lists too deep": (b"a = " + b"[" * 16 + b"]" * 16, 1, 20, "[", "nested more than 16 deep"),
     "tables too deep": (
         b"[x]\n" + b".".join([b"a"] * 16) + b" = 1",

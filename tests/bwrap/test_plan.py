@@ -414,6 +414,28 @@ def test_the_hosts_proc_is_no_source_under_any_name(tmp_path: Path, path: str) -
         assert (caught.value.layer, "/proc" in caught.value.observed) == ("mounts", True)
 
 
+def test_a_file_of_the_home_is_known_also_at_a_path_that_is_too_long_to_be_named(tmp_path: Path) -> None:
+    home, shown = tmp_path / "home", tmp_path / "shown"
+    home.mkdir()
+    shown.mkdir()
+    # As a tool makes it: a folder in a folder, each from the descriptor of the one before.
+    folder = os.open(home, os.O_RDONLY)
+    for _ in range(20):
+        os.mkdir("d" * 250, dir_fd=folder)
+        inner = os.open("d" * 250, os.O_RDONLY, dir_fd=folder)
+        os.close(folder)
+        folder = inner
+    os.close(os.open("f" * 250, os.O_CREAT, 0o600, dir_fd=folder))
+    sources.require(str(shown), str(home))
+
+    os.link("f" * 250, shown / "alias", src_dir_fd=folder)
+    os.close(folder)
+    with pytest.raises(LayerError, match="it holds some of it, under another name") as caught:
+        sources.require(str(shown), str(home))
+
+    assert caught.value.layer == "home"
+
+
 def test_a_folder_with_another_file_system_in_it_is_refused(tmp_path: Path) -> None:
     with pytest.raises(LayerError, match="another is mounted at"):
         sources.require("/sys", tree.HOME)

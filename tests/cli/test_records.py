@@ -7,10 +7,11 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from spl.errors import IngestFailed, InvalidBody
+from spl.errors import DaemonUnreachable, IngestFailed, InvalidBody, TokenRevoked, WatchersExceeded
 from tests.server import error
 
 if TYPE_CHECKING:
+    from spl.home import Home
     from tests.cli.conftest import Spl
     from tests.server import Daemon, Request
 
@@ -108,3 +109,73 @@ def test_a_record_that_the_log_refuses_ends_with_the_refusal(spl: Spl, daemon: D
     daemon.routes["POST /v1/records"] = error(400, "INGEST_FAILED", "the act 'X' is refused")
     ended = spl("know", "--thread", "t", "--actor", "did:x:y", "--act", "X", "--body", "{}")
     assert (ended.returncode, ended.stdout) == (IngestFailed.exit_status, "")
+
+
+def told(record: dict[str, Any]) -> bytes:
+    """Give the event of a record."""
+    data = json.dumps({"id": record["id"], "record": record})
+    return f"id: {record['sequence']}\nevent: record.created\ndata: {data}\n\n".encode()
+
+
+FAILED = b'event: error\ndata: {"object":"error","code":"TOKEN_REVOKED","message":"the bearer has been revoked"}\n\n'
+LAGGED = b'event: error\ndata: {"object":"error","code":"lagged","message":"too slow"}\n\n'
+SHUTDOWN = b'event: server_shutdown\ndata: {"retry_after_ms":1000}\n\n'
+HEARTBEAT = b'id: 7\nevent: heartbeat\ndata: {"sequence":7}\n\n'
+
+
+@pytest.fixture
+def streams(daemon: Daemon) -> list[Any]:
+    """Give the answers that one who watches th_1 is given, one after the other; to be filled by the test."""
+    answers: list[Any] = []
+    daemon.routes["GET /v1/threads/th_1/watch"] = lambda _: answers.pop(0)
+    return answers
+
+
+def test_a_thread_is_watched_across_whatever_breaks_the_stream_until_nothing_can_mend_it(
+    spl: Spl, daemon: Daemon, streams: list[Any]
+) -> None:
+    streams += [
+        told(RECORDS[0]) + told(RECORDS[1]) + HEARTBEAT + SHUTDOWN,
+        error(503, "STORE_UNAVAILABLE", "the log cannot be read"),
+        told(RECORDS[2]) + LAGGED,
+        told(RECORDS[3]) + b"id: 10\nevent: record.created\ndata: {",
+        error(429, "WATCHERS_EXCEEDED", "too many"),
+        FAILED,
+    ]
+    ended = spl("thread", "watch", "th_1", "--since", "2", "-o", "table")
+    assert ended.stdout.splitlines() == [
+        "3  core.work.note.v1  transport-check",
+        "5  core.work.tool_verdict.v1  allow",
+        r"8  core.work.note.v1  \x1b[2J\u202e",
+        "9  KNOW",
+    ]
+    *said, last = ended.stderr.splitlines()
+    assert said == ["spl: thread watch: the stream has broken off; waiting for the daemon"] * 3
+    assert (ended.returncode, last.split(": ")[1]) == (TokenRevoked.exit_status, "TOKEN_REVOKED")
+    asked = [request.headers.get("last-event-id") for request in daemon.requests]
+    assert asked == ["2", "7", "7", "8", "9", "9"]
+
+
+def test_a_watched_thread_is_one_document_a_line(spl: Spl, streams: list[Any]) -> None:
+    streams += [b"".join(map(told, RECORDS)) + FAILED]
+    ended = spl("thread", "watch", "th_1")
+    assert [json.loads(line) for line in ended.stdout.splitlines()] == RECORDS
+
+
+@pytest.mark.parametrize(
+    ("answer", "status"),
+    [
+        (error(422, "INVALID_BODY", "beyond the log"), InvalidBody.exit_status),
+        (error(429, "WATCHERS_EXCEEDED", "too many"), WatchersExceeded.exit_status),
+    ],
+)
+def test_a_watch_that_is_refused_from_the_first_is_not_tried_again(
+    spl: Spl, daemon: Daemon, streams: list[Any], answer: Any, status: int
+) -> None:
+    streams += [answer]
+    assert spl("thread", "watch", "th_1").returncode == status
+    assert len(daemon.requests) == 1
+
+
+def test_a_watch_without_a_daemon_says_so_at_once(spl: Spl, home: Home) -> None:
+    assert spl("thread", "watch", "th_1").returncode == DaemonUnreachable.exit_status

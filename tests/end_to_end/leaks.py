@@ -61,7 +61,7 @@ def soak(daemon: Daemon, runs: int, kills: int, seed: int) -> Figures:
     first = _run(daemon)  # what a daemon loads on first use, and keeps
     (figures.receipt,) = daemon.bodies(first, "core.work.isolation.v1")
     figures.before = holdings(daemon) | {OWNED: Counter(owned(*UIDS))}
-    figures.memory.append(_memory(daemon))
+    figures.memory.append(memory(daemon))
     for number in range(runs):
         _run(daemon)
         figures.done += 1
@@ -70,8 +70,8 @@ def soak(daemon: Daemon, runs: int, kills: int, seed: int) -> Figures:
         figures.killed[_kill(daemon, chance)] += 1
         _say(f"killed {dict(figures.killed)}", sum(figures.killed.values()))
         assert figures.killed["ended before"] < 20 + 10 * kills, "nothing is killed in time"
-    figures.after = _settled(daemon, figures.before) | {OWNED: Counter(owned(*UIDS))}
-    figures.memory.append(_memory(daemon))
+    figures.after = settled(daemon, figures.before) | {OWNED: Counter(owned(*UIDS))}
+    figures.memory.append(memory(daemon))
     return figures
 
 
@@ -139,10 +139,12 @@ def owned(first: int, last: int) -> Iterator[str]:
     """Name whatever on this host belongs to a uid of a range: files, System V objects, message queues, keys."""
     mine = range(first, last + 1)
     for place in _PLACES:
-        for path in (place, *_files(place, folders=True)):
-            with contextlib.suppress(FileNotFoundError):
-                if os.lstat(path).st_uid in mine:
-                    yield path
+        # By the folder's descriptor: what lies there may have a longer path than the kernel takes.
+        for path, folders, names, folder in os.fwalk(place):
+            for name in (".", *folders, *names):
+                with contextlib.suppress(FileNotFoundError):
+                    if os.lstat(name, dir_fd=folder).st_uid in mine:
+                        yield os.path.join(path, name)
     for kind in ("shm", "msg", "sem"):
         head, *rows = _lines(f"/proc/sysvipc/{kind}")
         names = head.split()
@@ -156,7 +158,7 @@ def owned(first: int, last: int) -> Iterator[str]:
             yield f"key {row}"
 
 
-def _settled(daemon: Daemon, before: dict[str, Counter[str]]) -> dict[str, Counter[str]]:
+def settled(daemon: Daemon, before: dict[str, Counter[str]]) -> dict[str, Counter[str]]:
     """Look again for as long as the daemon has not yet seen its last connections close, which each request lets it."""
     after = holdings(daemon)
     for _ in range(_SETTLING):
@@ -176,6 +178,16 @@ def _processes(pid: int) -> Iterator[str]:
         with contextlib.suppress(FileNotFoundError):
             if UIDS[0] <= os.stat(f"/proc/{name}").st_uid <= UIDS[1]:
                 yield f"{name} under a worker's uid"
+
+
+def workers(daemon: Daemon) -> int:
+    """Give how many workers a daemon has now, by their monitors."""
+    return sum(1 for _ in _children(daemon.process.pid))
+
+
+def descriptors(daemon: Daemon) -> int:
+    """Give how many descriptors a daemon holds."""
+    return len(os.listdir(f"/proc/{daemon.process.pid}/fd"))
 
 
 def _children(pid: int) -> Iterator[int]:
@@ -205,9 +217,9 @@ def _held(uid: int) -> bool:
     return lease is None
 
 
-def _files(folder: str, *, folders: bool = False) -> Iterator[str]:
-    for path, below, names in os.walk(folder):
-        for name in (*names, *(below if folders else ())):
+def _files(folder: str) -> Iterator[str]:
+    for path, _, names in os.walk(folder):
+        for name in names:
             yield os.path.join(path, name)
 
 
@@ -216,7 +228,7 @@ def _lines(path: str) -> list[str]:
         return [line.rstrip("\n") for line in file]
 
 
-def _memory(daemon: Daemon) -> int:
+def memory(daemon: Daemon) -> int:
     """Give the daemon's resident memory in KiB."""
     status: dict[str, Any] = dict(line.split(":", 1) for line in _lines(f"/proc/{daemon.process.pid}/status"))
     return int(status["VmRSS"].split()[0])

@@ -360,7 +360,7 @@ def test_after_all_of_them_a_bystander_is_undisturbed_and_nothing_is_left(
         *("tool_call", "tool_verdict", "tool_result", "turn", "loop_outcome"),
     ]
     # Of processes, uids, files and the daemon's own descriptors; a connection may have been closing when it began.
-    after = leaks._settled(daemon, untouched)
+    after = leaks.settled(daemon, untouched)
     assert {name: found - untouched[name] for name, found in after.items() if found - untouched[name]} == {}
     work_loop = daemon.request("GET", "/v1/engine/health")["work_loop"]
     assert work_loop["admission_available"] == work_loop["admission_capacity"]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import signal
 import subprocess
@@ -11,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from spl.errors import StoreUnavailable
+from spl.errors import StoreDamaged, StoreUnavailable
 from tests.end_to_end import scripts
 
 if TYPE_CHECKING:
@@ -108,14 +107,14 @@ def test_a_command_whose_verdict_cannot_be_written_down_does_not_run_in_process_
     assert not second.exists()
 
 
-def test_a_daemon_whose_log_is_gone_says_that_it_knows_nothing_any_more(shape: Shape, home: Path) -> None:
-    gone = "its log is gone: there are no members, rules, tiers or runs"
-    for _ in range(2):
-        with shape.daemon(home) as daemon:
-            assert daemon.stop() == 0
-        assert gone not in "".join(daemon.log.lines)
+@pytest.mark.claim("M5")
+def test_a_daemon_whose_log_is_gone_does_not_begin_a_new_one(shape: Shape, home: Path) -> None:
+    with shape.daemon(home) as daemon:
+        assert daemon.stop() == 0
     for each in home.glob("hub.db*"):
         each.unlink()
-    with shape.daemon(home) as daemon:
-        line = json.loads(daemon.log.wait_for(gone))
-        assert (line["level"], line["log"]) == ("error", str(home / "hub.db"))
+    refused = shape.run("serve", "--home", str(home), "--port", "0")
+    assert refused.returncode == StoreDamaged.exit_status
+    assert refused.stderr.startswith("spl: STORE_DAMAGED: ")
+    assert "begins with an empty log, without members, rules, tiers or runs" in refused.stderr
+    assert list(home.glob("hub.db*")) == []

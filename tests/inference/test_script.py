@@ -86,6 +86,8 @@ def test_a_file_that_is_not_a_script_is_refused_by_name(tmp_path: Path, text: st
         ('{"txt": "x"}', "it has a field 'txt' that is not known"),
         ('{"text": null}', "text is not a string"),
         ('{"fail": 1}', "fail is not a string"),
+        ('{"fail": ""}', "fail is no line of text"),
+        ('{"fail": "a\\nb"}', "fail is no line of text"),
         ('{"fail": "x", "text": "y"}', "it has a field 'text' that is not known"),
         ('{"calls": {}}', "calls is not a list"),
         ('{"calls": [1]}', "a call is not an object"),

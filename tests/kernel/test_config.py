@@ -63,6 +63,18 @@ def test_what_is_in_force_is_the_same_after_a_restart(tmp_path: Path) -> None:
     asyncio.run(run())
 
 
+@pytest.mark.claim("T2")
+@pytest.mark.parametrize("field", [1, "x", None])
+def test_a_field_without_a_name_hides_no_record(tmp_path: Path, field: object) -> None:
+    async def run() -> None:
+        async with instance(tmp_path) as here:
+            body = {"kind": CONFIG, "topic": TRANSPORT, "transport": "sandboxed", "": field}
+            await here.store.append([Draft(CONFIG_THREAD, ENGINE, "LEARN", body)])
+            assert here.kernel.config.transport == "sandboxed"
+
+    asyncio.run(run())
+
+
 def test_the_log_is_read_past_one_page(tmp_path: Path) -> None:
     async def run() -> None:
         async with instance(tmp_path) as here:

@@ -407,6 +407,9 @@ def test_a_run_cannot_fill_the_log_with_its_own_words(tmp_path: Path) -> None:
         await refused(
             here, run, "record", {"kind": names.PLAN, "body": {"x": "y" * OWN_WORDS_LIMIT}}, InvalidBody
         )
+        # Seven characters each as they are said, 309 as they would be stored.
+        long = {"x": [1e308] * (OWN_WORDS_LIMIT // 300)}
+        await refused(here, run, "record", {"kind": names.PLAN, "body": long}, InvalidBody)
         for number in range(OWN_WORDS_MOST):
             await run.door("record", {"kind": names.REPORT, "body": {"n": number}})
         await refused(here, run, "record", {"kind": names.REPORT, "body": {}}, InvalidBody)

@@ -356,7 +356,7 @@ def test_a_disk_that_takes_no_more_loses_nothing_acknowledged(path: Path, make_s
         [sys.executable, "-W", "error", "-c", OUT_OF_SPACE, str(path)], capture_output=True, text=True
     )
     assert child.returncode == 0, child.stderr
-    assert child.stderr.startswith("the log cannot be written: ")
+    assert child.stderr.startswith("the log hub.db cannot be written: ")
 
     async def count(store: Store) -> int:
         return await store.count()
@@ -373,7 +373,7 @@ def test_the_file_and_its_side_files_are_private_whatever_the_umask(
     async def scenario(store: Store) -> None:
         await write_two(store)
         modes = {found.name: stat.S_IMODE(found.stat().st_mode) for found in path.parent.iterdir()}
-        assert modes == {"hub.db": 0o600, "hub.db-wal": 0o600, "hub.db-shm": 0o600}
+        assert modes == dict.fromkeys(("hub.db", "hub.db-wal", "hub.db-shm", "hub.db-mark"), 0o600)
 
     before = os.umask(0)
     try:
@@ -391,9 +391,9 @@ def test_a_log_that_others_could_read_is_made_private_when_it_is_opened(
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
 
 
-def test_closing_leaves_one_file_and_no_thread(path: Path, make_store: MakeStore) -> None:
+def test_closing_leaves_the_file_and_its_mark_and_no_thread(path: Path, make_store: MakeStore) -> None:
     in_store(make_store, write_two)
-    assert [found.name for found in path.parent.iterdir()] == ["hub.db"]
+    assert {found.name for found in path.parent.iterdir()} == {"hub.db", "hub.db-mark"}
     assert [thread.name for thread in threading.enumerate() if thread.name.startswith("spl-log")] == []
 
 
@@ -404,7 +404,7 @@ def test_a_path_with_the_marks_of_a_uri_is_only_a_path(tmp_path: Path) -> None:
         await (await SqliteStore.open(path)).close()
 
     asyncio.run(run())
-    assert list(tmp_path.iterdir()) == [path]
+    assert {found.name for found in tmp_path.iterdir()} == {path.name, f"{path.name}-mark"}
 
 
 def test_a_log_is_known_by_its_mark_and_format(path: Path, make_store: MakeStore) -> None:

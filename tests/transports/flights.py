@@ -151,7 +151,7 @@ async def previewed(tmp_path: Path, patch: Patch) -> None:
         assert (first["transport"], first["profile"], first["narrowed"]) == ("sandboxed", "worker", DATA)
         assert first["admission"] == {"admission_capacity": 2, "admission_available": 2}
         assert (first["would_start"], first["refusals"]) == (True, [])
-        slots = [here.kernel.admission.take(1) for _ in range(2)]
+        slots = [here.kernel.admission.take(1, OPERATOR) for _ in range(2)]
         second = await transports.preview(ADMINISTRATOR, THEIRS)
         assert second["admission"] == {"admission_capacity": 2, "admission_available": 0}
         assert [each["code"] for each in second["refusals"]] == ["ADMISSION_CEILING"]

@@ -38,7 +38,7 @@ from spl.transports.plans import Plans
 from spl.transports.sandboxed import Sandbox, Worker
 from spl.transports.starting import Transports
 from tests.end_to_end import scripts
-from tests.kernel.instance import ADMINISTRATOR, MEMBER, instance, says
+from tests.kernel.instance import ADMINISTRATOR, MEMBER, OPERATOR, instance, says
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Iterator
@@ -341,7 +341,7 @@ async def full(tmp_path: Path, patch: Patch) -> None:
     async with sandboxing(tmp_path) as (here, sandbox, transports):
         await here.tier("trial", daily_runs=1)
         before = await here.store.count()
-        slots = [here.kernel.admission.take(1) for _ in range(2)]
+        slots = [here.kernel.admission.take(1, OPERATOR) for _ in range(2)]
         # The slot is taken before the worker is made.
         made = keeping(sandbox, patch, lambda _: _require(not here.kernel.admission.available(1)))
         with pytest.raises(AdmissionCeiling):

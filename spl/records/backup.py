@@ -1,0 +1,222 @@
+"""Backups of a log: whole copies in files of their own, made while it is in use and examined before they count.
+
+A backup's name in the folder of backups says when it was made and the sequence of its last record. A file that bears
+no such name is nobody's to list or to remove.
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import hashlib
+import os
+import re
+import secrets
+import sqlite3
+import stat
+from contextlib import closing, contextmanager, suppress
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from spl.errors import BackupFailed, StoreDamaged
+from spl.records.examination import examine
+from spl.records.mark import sync_folder
+from spl.records.schema import failure, open_reader, require_log
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+_NAME: Final = re.compile(r"hub-(\d{8}T\d{6}\.\d{3}Z)-(\d{1,19})\.db")
+_DRAFT: Final = re.compile(r"\.spl-backup-[0-9a-f]{16}\.draft(-journal|-wal|-shm)?")
+_TIME: Final = "%Y%m%dT%H%M%S"
+_SIDES: Final = ("-journal", "-wal", "-shm")
+
+
+class Backup(NamedTuple):
+    """A backup in the folder of backups; `at` is in UTC, by the clock of the host it was made on."""
+
+    path: Path
+    at: datetime
+    records: int
+
+
+class Made(NamedTuple):
+    """A backup that was made just now; `sha256` is its file's."""
+
+    path: Path
+    records: int
+    sha256: str
+
+
+def listed(folder: Path) -> list[Backup]:
+    """Give the backups in a folder, the newest first; none of a folder that is not there."""
+    found: list[Backup] = []
+    with suppress(FileNotFoundError):
+        found += [backup for name in os.listdir(folder) if (backup := _named(folder / name))]
+    return sorted(found, key=lambda backup: (backup.at, backup.records), reverse=True)
+
+
+def make(log: Path, folder: Path, to: Path | None = None) -> Made:
+    """Copy a log, in use or not, as it is at one moment; to a new file in the folder of backups, or to `to`.
+
+    The copy is examined as if it were to be restored, and has reached the disk when this returns. Nothing is written
+    over, and nothing stays of a copy that fails. Raises StoreDamaged where the log is not what was written to it,
+    StoreUnavailable where it cannot be read, and BackupFailed where there is none or the copy cannot be written.
+    """
+    if to is not None and os.path.lexists(to):
+        raise BackupFailed(f"the backup {to} cannot be made: there is a file of this name")
+    if not os.path.isfile(log):
+        raise BackupFailed(f"there is nothing to back up: the log {log} is not there, or no file")
+    if to is None:
+        with suppress(FileExistsError):
+            os.mkdir(folder, 0o700)
+    into = folder if to is None else Path(os.path.abspath(to)).parent
+    try:
+        with _drafted(into) as draft:
+            _copy(log, draft)
+            records = examine(str(draft), str(log))
+            digest = _settle(draft)
+            path = to or folder / _name(records)
+            _publish(draft, path)
+            sync_folder(os.fspath(into))
+    except OSError as error:
+        raise BackupFailed(f"a backup in {into} cannot be made: {error.strerror}") from None
+    return Made(path, records, digest)
+
+
+def prune(folder: Path, kept: int, spared: Path) -> list[Path]:
+    """Remove all but the newest backups of a folder, never the one that is spared; give what was removed.
+
+    Raises BackupFailed where one cannot be removed.
+    """
+    removed = []
+    others = [backup.path for backup in listed(folder) if backup.path != spared]
+    for path in others[max(kept - 1, 0) :]:
+        try:
+            os.unlink(path)
+        except OSError as error:
+            raise BackupFailed(f"the old backup {path} cannot be removed: {error.strerror}") from None
+        removed.append(path)
+    return removed
+
+
+def require_room(log: Path, folder: Path) -> None:
+    """Raise BackupFailed where fewer bytes than twice the log's are free."""
+    size = sum(os.stat(name).st_size for name in (log, f"{log}-wal") if os.path.exists(name))
+    state = os.statvfs(folder)
+    free = state.f_bavail * state.f_frsize
+    if free < 2 * size:
+        raise BackupFailed(
+            f"no backup is made in {folder}: {free} bytes are free, and twice the log's {size} are asked for"
+        )
+
+
+def remove_with_sides(path: Path) -> None:
+    """Remove a database of our own making and whatever SQLite has left beside it."""
+    for side in ("", *_SIDES):
+        with suppress(FileNotFoundError):
+            os.unlink(f"{path}{side}")
+
+
+def timestamp() -> str:
+    """Give this moment, in UTC, as names have it."""
+    now = datetime.now(UTC)
+    return f"{now.strftime(_TIME)}.{now.microsecond // 1000:03}Z"
+
+
+def _name(records: int) -> str:
+    return f"hub-{timestamp()}-{records}.db"
+
+
+def _named(path: Path) -> Backup | None:
+    """Give the backup that a file is by its name."""
+    match = _NAME.fullmatch(path.name)
+    if match is None:
+        return None
+    try:
+        at = datetime.strptime(match[1], f"{_TIME}.%fZ").replace(tzinfo=UTC)
+    except ValueError:
+        return None
+    return Backup(path, at, int(match[2]))
+
+
+@contextmanager
+def _drafted(folder: Path) -> Iterator[Path]:
+    """Give a new file, 0600, for a backup in a folder; it is removed afterwards if it is still there.
+
+    Drafts of backups that were killed go first: whoever makes one here holds the folder's lock (flock(2)), shared.
+    """
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        with suppress(BlockingIOError):
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            for name in filter(_DRAFT.fullmatch, os.listdir(folder)):
+                os.unlink(folder / name)
+        fcntl.flock(descriptor, fcntl.LOCK_SH)
+        draft = folder / f".spl-backup-{secrets.token_hex(8)}.draft"
+        os.close(os.open(draft, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
+        try:
+            yield draft
+        finally:
+            remove_with_sides(draft)
+    finally:
+        os.close(descriptor)
+
+
+def _copy(log: Path, draft: Path) -> None:
+    """Copy a log in one transaction of SQLite's, into a file that needs none beside it."""
+    with closing(open_reader(os.fspath(log))) as source:
+        try:
+            require_log(source, os.fspath(log))
+        except sqlite3.Error as error:
+            raise failure(f"the log {log} cannot be read", error) from error
+        try:
+            with closing(sqlite3.connect(draft, isolation_level=None)) as copy:
+                # What a crash leaves of a draft is nothing: it is synced once, when it is whole.
+                copy.execute("PRAGMA synchronous = OFF")
+                source.backup(copy)
+                copy.execute("PRAGMA journal_mode = DELETE")
+        except sqlite3.Error as error:
+            found = failure(f"the log {log} cannot be read", error)
+            if isinstance(found, StoreDamaged):
+                raise found from error
+            raise BackupFailed(f"a backup in {draft.parent} cannot be made: {error}") from error
+
+
+def _settle(draft: Path) -> str:
+    """Have a draft reach the disk; give the SHA-256 of what it holds."""
+    # Only now: SQLite loses its locks on a file when its process closes any descriptor of it.
+    with open(draft, "rb") as file:
+        os.fsync(file.fileno())
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def _publish(draft: Path, path: Path) -> None:
+    """Give a draft its name, which nothing may have yet."""
+    try:
+        os.link(draft, path, follow_symlinks=False)
+    except FileExistsError:
+        raise BackupFailed(f"the backup {path} cannot be made: there is a file of this name") from None
+    except OSError as error:
+        if error.errno not in (errno.EPERM, errno.EOPNOTSUPP, errno.EMLINK):
+            raise
+        # A file system without links (FAT): a name that comes between these two would be written over.
+        if os.path.lexists(path):
+            raise BackupFailed(f"the backup {path} cannot be made: there is a file of this name") from None
+        os.rename(draft, path)
+
+
+def require_file(path: Path) -> int:
+    """Open what is to be a log's file, and give the descriptor; raises BackupFailed of what is none."""
+    cannot = f"the file {path} cannot be restored"
+    try:
+        # Not blocking, for what should be a file and is a FIFO.
+        descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    except OSError as error:
+        reason = "it is a symlink" if os.path.islink(path) else error.strerror
+        raise BackupFailed(f"{cannot}: {reason}") from None
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        os.close(descriptor)
+        raise BackupFailed(f"{cannot}: it is not a regular file")
+    return descriptor

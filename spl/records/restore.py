@@ -1,0 +1,269 @@
+"""Putting another log in the place of one: a backup, with what the old log still holds, or an empty one.
+
+The caller holds the home's lock, so that no daemon has the log open. What is put there is made and examined in a folder
+beside the log first, and gets the name `new.db` in it once it is whole and has reached the disk. From then on a start
+is refused until the old log's files have been moved into that folder and the new one has the log's name: whatever
+breaks it off, the old log is in place, or the new one, or `finish` goes on where it ended. Nothing of the old log is
+deleted: its folder is moved among the backups.
+"""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+from contextlib import closing, contextmanager, suppress
+from pathlib import Path
+from shutil import copyfileobj
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from spl.errors import BackupFailed, StoreUnavailable
+from spl.records.backup import listed, remove_with_sides, require_file, timestamp
+from spl.records.examination import examine, flaw, last_sequence, unfinished
+from spl.records.mark import Mark, read_mark, sync_folder
+from spl.records.rows import COLUMNS
+from spl.records.schema import connect, failure, open_reader, open_writer, require_log
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from typing import Any
+
+# The log itself last: as long as it is there, its write-ahead log has either not been moved or a start is refused.
+_SIDES: Final = ("-journal", "-shm", "-wal", "")
+_SHARED: Final = 100
+_ID, _THREAD = (COLUMNS.split(", ").index(name) for name in ("id", "thread"))
+
+_ROW = f"SELECT {COLUMNS} FROM records NOT INDEXED WHERE sequence = ?"  # noqa: S608 - constants
+_INSERT = f"INSERT INTO records ({COLUMNS}, ordinal) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"  # noqa: S608 - constants
+_ORDINAL = "SELECT coalesce(max(ordinal), 0) + 1 FROM records WHERE thread = ?"
+_ID_AT = "SELECT id FROM records WHERE sequence = ?"
+
+
+class PassedOver(NamedTuple):
+    """A backup that did not pass its examination, and why."""
+
+    path: Path
+    why: str
+
+
+class Restored(NamedTuple):
+    """What was put in a log's place."""
+
+    source: Path | None
+    """The backup; None where all is salvaged from the old log, and where the log begins anew."""
+    records: int
+    salvaged: int
+    """How many of the records the backup did not hold and the old log did."""
+    replaced: Path | None
+    """The folder that holds the old log now; None where there was none."""
+    held: int | None
+    """The last sequence of the old log, None where it cannot be read."""
+    acknowledged: int | None
+    """The sequence up to which its records were acknowledged, None where nothing says so."""
+    passed_over: list[PassedOver]
+
+
+def restore(log: Path, folder: Path, file: Path | None = None, *, salvage: bool = False) -> Restored:
+    """Put a backup in the place of a log: this file, or the newest in the folder of backups that is whole.
+
+    With `salvage` each later record goes with it that the old log still holds whole, up to the first that it does
+    not; where there is no backup, from the first record on. Raises BackupFailed where there is nothing to restore,
+    StoreUnavailable and StoreDamaged where the file is not a whole log; nothing is changed then.
+    """
+    if file is not None and os.path.exists(log) and os.path.exists(file) and os.path.samefile(log, file):
+        raise BackupFailed(f"the file {file} cannot be restored: it is the log itself")
+    source, passed_over = file, list[PassedOver]()
+    with _draft(log) as draft:
+        if source is None:
+            source, passed_over = _take_newest(folder, draft, salvage=salvage)
+        else:
+            _take(source, draft)
+        salvaged = _salvage(log, draft) if salvage else 0
+        records = examine(os.fspath(draft), f"to be put in the place of {log}") if salvaged else _end(draft)
+        held, acknowledged = _held(log), read_mark(os.fspath(log))
+        replaced = _swap(log, folder, draft, records)
+    return Restored(source, records, salvaged, replaced, held, acknowledged, passed_over)
+
+
+def begin_anew(log: Path, folder: Path) -> Restored:
+    """Put an empty log in the place of a log; raises BackupFailed and StoreUnavailable."""
+    with _draft(log) as draft:
+        open_writer(os.fspath(draft)).close()
+        held, acknowledged = _held(log), read_mark(os.fspath(log))
+        return Restored(None, 0, 0, _swap(log, folder, draft, 0), held, acknowledged, [])
+
+
+def finish(log: Path, folder: Path) -> Restored | None:
+    """Put to its end what was broken off; None where there was nothing, or where the old log is in place.
+
+    Raises BackupFailed where it cannot be.
+    """
+    whole = Path(unfinished(os.fspath(log)))
+    if not os.path.isdir(whole.parent):
+        return None
+    try:
+        if os.path.lexists(whole):
+            records = _end(whole)
+            return Restored(None, records, 0, _move(log, folder, records), None, None, [])
+        remove_with_sides(_draft_of(log))
+        _put_away(log, folder)
+    except (OSError, sqlite3.Error) as error:
+        raise BackupFailed(f"what was broken off in {whole.parent} cannot be finished: {error}") from None
+    return None
+
+
+def _draft_of(log: Path) -> Path:
+    return Path(unfinished(os.fspath(log))).with_name("draft.db")
+
+
+@contextmanager
+def _draft(log: Path) -> Iterator[Path]:
+    """Give the path of what is to become a log's successor; it is removed again if it has not become that."""
+    draft = _draft_of(log)
+    try:
+        os.mkdir(draft.parent, 0o700)
+        try:
+            yield draft
+        finally:
+            remove_with_sides(draft)
+            # Not where something of the old log lies in it, or the whole new one.
+            with suppress(OSError):
+                os.rmdir(draft.parent)
+    except OSError as error:
+        raise BackupFailed(f"nothing can be put in the place of the log {log}: {error}") from None
+
+
+def _take_newest(folder: Path, draft: Path, *, salvage: bool) -> tuple[Path | None, list[PassedOver]]:
+    passed_over = []
+    for backup in listed(folder):
+        try:
+            _take(backup.path, draft)
+        except (BackupFailed, StoreUnavailable) as error:
+            remove_with_sides(draft)
+            passed_over.append(PassedOver(backup.path, error.message))
+        else:
+            return backup.path, passed_over
+    if not salvage:
+        found = (
+            f"none of {len(passed_over)} backups in {folder} is whole"
+            if passed_over
+            else "there is no backup"
+        )
+        why = f": {passed_over[0].why}" if passed_over else f" in {folder}"
+        raise BackupFailed(
+            f"{found}{why}", remedy="name another backup, or take what the log still holds with --salvage"
+        )
+    open_writer(os.fspath(draft)).close()
+    return None, passed_over
+
+
+def _take(file: Path, draft: Path) -> None:
+    """Copy a log's file, with a write-ahead log beside it, and examine the copy."""
+    _copy(file, draft)
+    if os.path.lexists(f"{file}-wal"):
+        _copy(Path(f"{file}-wal"), Path(f"{draft}-wal"))
+    try:
+        with closing(connect(os.fspath(draft), "rw")) as connection:
+            require_log(connection, os.fspath(file))
+            connection.execute("PRAGMA journal_mode = DELETE")
+    except sqlite3.Error as error:
+        raise failure(f"the log {file} cannot be read", error) from error
+    examine(os.fspath(draft), os.fspath(file))
+
+
+def _copy(file: Path, draft: Path) -> None:
+    with (
+        open(require_file(file), "rb") as source,
+        open(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600), "wb") as copy,
+    ):
+        copyfileobj(source, copy, 1 << 20)
+
+
+def _end(path: Path) -> int:
+    with closing(open_reader(os.fspath(path))) as connection:
+        return last_sequence(connection)
+
+
+def _held(log: Path) -> int | None:
+    """Give the last sequence of a log that may be damaged."""
+    if not os.path.isfile(log):
+        return None
+    try:
+        return _end(log)
+    except (StoreUnavailable, sqlite3.Error):
+        return None
+
+
+def _salvage(log: Path, draft: Path) -> int:
+    """Add to a draft the records that follow its own in a log that may be damaged; give their number."""
+    if not os.path.isfile(log):
+        return 0
+    try:
+        old = open_reader(os.fspath(log))
+    except StoreUnavailable:
+        return 0
+    with closing(old), closing(open_writer(os.fspath(draft))) as new:
+        end = last_sequence(new)
+        for sequence in range(max(end - _SHARED, 0) + 1, end + 1):
+            row = _whole_row(old, sequence)
+            if row is not None and row[_ID] != new.execute(_ID_AT, (sequence,)).fetchone()[0]:
+                raise BackupFailed(
+                    f"the log {log} does not go on where the backup ends: record {sequence} is another there"
+                )
+        sequence = end
+        new.execute("BEGIN IMMEDIATE")
+        while (row := _whole_row(old, sequence + 1)) is not None:
+            try:
+                new.execute(_INSERT, (*row, new.execute(_ORDINAL, (row[_THREAD],)).fetchone()[0]))
+            except sqlite3.IntegrityError:
+                break
+            sequence += 1
+        new.execute("COMMIT")
+        return sequence - end
+
+
+def _whole_row(connection: sqlite3.Connection, sequence: int) -> tuple[Any, ...] | None:
+    try:
+        row: tuple[Any, ...] | None = connection.execute(_ROW, (sequence,)).fetchone()
+    except sqlite3.Error:
+        return None
+    return None if row is None or flaw(row) else row
+
+
+def _swap(log: Path, folder: Path, draft: Path, records: int) -> Path | None:
+    """Put a draft, which is whole, into a log's place; give the folder of what was there."""
+    with open(draft, "rb") as file:
+        os.fsync(file.fileno())
+    os.rename(draft, unfinished(os.fspath(log)))
+    sync_folder(os.fspath(draft.parent))
+    sync_folder(os.fspath(log.parent))
+    return _move(log, folder, records)
+
+
+def _move(log: Path, folder: Path, records: int) -> Path | None:
+    """Move the old log away and the new one into its place, from wherever that was broken off."""
+    whole = Path(unfinished(os.fspath(log)))
+    for side in _SIDES:
+        if os.path.lexists(f"{log}{side}"):
+            os.rename(f"{log}{side}", whole.with_name(f"{log.name}{side}"))
+    sync_folder(os.fspath(whole.parent))
+    sync_folder(os.fspath(log.parent))
+    Mark.open(os.fspath(log), records).close()
+    os.rename(whole, log)
+    sync_folder(os.fspath(log.parent))
+    sync_folder(os.fspath(whole.parent))
+    return _put_away(log, folder)
+
+
+def _put_away(log: Path, folder: Path) -> Path | None:
+    """Move the old log's folder among the backups; None where it is empty, and gone then."""
+    into = _draft_of(log).parent
+    with suppress(OSError):
+        os.rmdir(into)
+        return None
+    with suppress(FileExistsError):
+        os.mkdir(folder, 0o700)
+    away = folder / f"replaced-{timestamp()}"
+    os.rename(into, away)
+    sync_folder(os.fspath(folder))
+    sync_folder(os.fspath(log.parent))
+    return away
