@@ -20,7 +20,7 @@ demo: setup ## run one confined work loop in a throw-away home and print its rec
 test: setup lint ## check everything: lint, then all tests
 	$(PYTHON) -m pytest
 
-soak: setup ## run a thousand sandboxed runs, and fifty killed ones, in each shape; writes docs/soak.md (as root)
+soak: setup ## long and hostile use of both shapes: runs, kills, crashes, load, bad input, a long log; writes docs/soak.md (as root)
 	CI=1 $(PYTHON) -m pytest -s tests/end_to_end/soak.py
 
 escape: setup ## make every attempt to escape, and take each layer away, in both shapes; writes escape/report.json (as root)

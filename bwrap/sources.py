@@ -167,14 +167,43 @@ def require_apart(path: str, home: str) -> None:
 def _identities(home: str) -> frozenset[Identity]:
     """Tell what the home and all beneath it are; none while there is no home."""
     found: set[Identity] = set()
-    with suppress(FileNotFoundError):
-        # By descriptors: a tool may have made a file at a path that is too long to be named whole.
-        for _, _, names, folder in os.fwalk(os.path.realpath(home)):
-            found.add(_identity(os.fstat(folder)))
-            for name in names:
-                with suppress(FileNotFoundError):
-                    found.add(_identity(os.stat(name, dir_fd=folder, follow_symlinks=False)))
-    return frozenset(found)
+    # By descriptors, one for each folder on the way: a tool may have made a file at a path that is too long to be named
+    # whole. And not by os.fwalk: in Python 3.11 a command that makes a thousand folders in each other would end it.
+    way: list[tuple[int, list[str]]] = []
+    try:
+        _step_into(os.path.realpath(home), way)
+        found |= {_identity(os.fstat(folder)) for folder, _ in way}
+        while way:
+            folder, names = way[-1]
+            if not names:
+                os.close(way.pop()[0])
+                continue
+            name = names.pop()
+            with suppress(FileNotFoundError):
+                status = os.stat(name, dir_fd=folder, follow_symlinks=False)
+                found.add(_identity(status))
+                if stat.S_ISDIR(status.st_mode):
+                    _step_into(name, way)
+        return frozenset(found)
+    except OSError as error:
+        raise LayerError(
+            "home",
+            expected="the instance's home to be looked through",
+            observed=error.strerror or str(error),
+            remedy="mend what the message names, or take what is nested too deeply out of the home",
+        ) from None
+    finally:
+        for folder, _ in way:
+            os.close(folder)
+
+
+def _step_into(name: str, way: list[tuple[int, list[str]]]) -> None:
+    """Open a folder in the last one of a way and add it with what it holds, if it is there and open to this user."""
+    with suppress(FileNotFoundError, NotADirectoryError, PermissionError):
+        flags = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+        folder = os.open(name, flags, dir_fd=way[-1][0] if way else None)
+        way.append((folder, []))
+        way[-1][1].extend(os.listdir(folder))
 
 
 def _of_the_home(path: str, observed: str) -> LayerError:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import fcntl
 import os
+import select
 import signal
 import struct
 from contextlib import ExitStack, contextmanager, suppress
@@ -230,16 +231,23 @@ async def reap_adopted(uid: int) -> None:
 def kill_pid(pid: int, still: Callable[[], bool]) -> bool:
     """Kill the process with this pid if `still` says, once its pidfd is open, that it is the one meant.
 
-    Asked only then, no number can come to mean another process in between. Gives whether it was killed.
+    Asked only then, no number can come to mean another process in between. Gives whether it was killed: one that has
+    ended, and that nobody has reaped, was not.
     """
     try:
         with _opened(pid) as pidfd:
-            if not still():
+            if not still() or _has_ended(pidfd):
                 return False
             kill(pidfd)
     except ProcessLookupError:
         return False
     return True
+
+
+def _has_ended(pidfd: int) -> bool:
+    poll = select.poll()
+    poll.register(pidfd, select.POLLIN)
+    return bool(poll.poll(0))
 
 
 def parent(pid: int) -> int | None:

@@ -39,11 +39,12 @@ class Backups:
         """Give the backup that says it has the most records."""
         return max(listed(self._home.backups), key=lambda backup: backup.records, default=None)
 
-    def wire(self) -> dict[str, Any]:
+    async def wire(self) -> dict[str, Any]:
         """Give what health says: the newest backup, and what the last one found wrong with the log."""
         newest: Backup | None = None
         with suppress(OSError):
-            newest = next(iter(listed(self._home.backups)), None)
+            # In a thread: the folder may hold any number of files, on a disk that makes one wait.
+            newest = next(iter(await asyncio.to_thread(listed, self._home.backups)), None)
         told = newest and {
             "path": str(newest.path),
             "records": newest.records,

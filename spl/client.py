@@ -139,11 +139,13 @@ class Client:
         try:
             with self._reaching():
                 connection.connect()
+                # The connection lets go of it where the answer says that it ends with the connection.
+                sock = connection.sock
                 connection.request("GET", path, headers=headers)
                 response = connection.getresponse()
                 if response.status >= 400:
                     raise self._refusal(response.status, response.read())
-                connection.sock.settimeout(SILENCE)
+                sock.settimeout(SILENCE)
             for name, id_, data in _events(self._pieces(response)):
                 yield Event(name, int(id_) if id_.isascii() and id_.isdigit() else None, self._document(data))
         finally:

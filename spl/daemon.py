@@ -178,7 +178,7 @@ class Daemon:
                 **({"refused": room.refused.wire()} if room.refused else {}),
             },
             "isolation": self.transports.isolation.wire(),
-            "store": {"backend": "sqlite", "failing": kernel.store.failing, **self.backups.wire()},
+            "store": {"backend": "sqlite", "failing": kernel.store.failing, **await self.backups.wire()},
             "provider": {"name": kernel.broker.provider.name},
         }
 
@@ -353,7 +353,8 @@ def _bound(path: str, mode: int, stack: contextlib.AsyncExitStack) -> socket.soc
 
 def _unbind(sock: socket.socket, path: str) -> None:
     sock.close()
-    with contextlib.suppress(FileNotFoundError):
+    # Gone already, or the disk is read-only: the next daemon replaces it.
+    with contextlib.suppress(OSError):
         os.unlink(path)
 
 

@@ -221,7 +221,9 @@ class Lock:
     def release(self) -> None:
         """Let go of the home; releasing again does nothing."""
         if self._descriptor != -1:
-            os.ftruncate(self._descriptor, 0)
+            # The pid counts only while the lock is held: on a disk that is read-only by now, it may stay.
+            with contextlib.suppress(OSError):
+                os.ftruncate(self._descriptor, 0)
             os.close(self._descriptor)
             self._descriptor = -1
 

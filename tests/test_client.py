@@ -266,6 +266,17 @@ def test_a_stream_is_asked_for_from_a_position(client: Client, daemon: Daemon) -
     assert daemon.requests[0].headers["last-event-id"] == "0"
 
 
+def test_a_stream_may_end_with_its_connection(tmp_path: Path) -> None:
+    def tell(connection: socket.socket) -> None:
+        connection.recv(1000)
+        connection.sendall(b"HTTP/1.1 200 OK\r\nConnection: close\r\n\r\nid: 7\ndata: {}\n\n")
+
+    path = str(tmp_path / "s")
+    thread = serve_once(path, tell)
+    assert list(Client(path).watch("/v1/watch")) == [("message", 7, {})]
+    thread.join()
+
+
 def test_a_stream_that_is_refused_raises_the_refusal(client: Client, daemon: Daemon) -> None:
     daemon.routes["GET /v1/watch"] = error(422, "INVALID_BODY", "no such position")
     with pytest.raises(InvalidBody, match="no such position"):

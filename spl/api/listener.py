@@ -24,6 +24,7 @@ from hypercorn.events import Closed
 from hypercorn.protocol.h11 import H11Protocol
 
 from spl.api.peer import Peer, peer
+from spl.api.untaken import MAX_UNTAKEN, Untaken, Writer
 from spl.errors import HomeUnsafe, PortInUse
 from spl.home import check_socket_path
 
@@ -36,9 +37,6 @@ if TYPE_CHECKING:
 BACKLOG: Final = 128
 MAX_HEAD: Final = 16 * 1024
 """Bytes of a request's line and headers, and of a chunk's."""
-
-MAX_UNTAKEN: Final = 32 << 20
-"""Bytes that all peers of one listener together may have been written and not taken, beyond the kernel's buffers."""
 
 # What the kernel buffers for one peer, which would grow to 4 MiB (tcp(7), tcp_wmem); a unix socket has about as much.
 _SEND_BUFFER: Final = 256 * 1024
@@ -121,7 +119,7 @@ class Listener:
         most_each: int | None = None,
         most_untaken: int = MAX_UNTAKEN,
     ) -> None:
-        self._untaken = _Untaken(patience, most_untaken)
+        self._untaken = Untaken(patience, most_untaken)
         self._most = most
         self._most_each = most_each
         self._held: Counter[int | None] = Counter()
@@ -152,7 +150,7 @@ class Listener:
             name = self._sock.getsockname()
             self._sock.close()
             if isinstance(name, str):
-                with contextlib.suppress(FileNotFoundError):
+                with contextlib.suppress(OSError):  # gone already, or the disk is read-only
                     os.unlink(name)
         await self._context.terminated.set()
         await self._wait(self._grace)
@@ -222,7 +220,7 @@ class Listener:
         reader = asyncio.StreamReader()
         protocol = asyncio.StreamReaderProtocol(reader)
         transport, _ = await self._loop.connect_accepted_socket(lambda: protocol, connection)
-        writer = _Writer(self._untaken, transport, protocol, reader, self._loop)
+        writer = Writer(self._untaken, transport, protocol, reader, self._loop)
         try:
             await _Connection(self._app, self._loop, self._config, self._context, {}, reader, writer)
         except OSError:
@@ -237,72 +235,6 @@ class Listener:
             self._untaken.forget(writer)
             with contextlib.suppress(OSError):
                 await writer.wait_closed()
-
-
-class _Writer(asyncio.StreamWriter):
-    """A writer that says when its peer is behind, and how far."""
-
-    def __init__(self, untaken: _Untaken, *stream: Any) -> None:
-        super().__init__(*stream)
-        self._untaken = untaken
-        self.written = 0
-
-    @property
-    def left(self) -> int:
-        """How many bytes were written and not taken by the kernel, whose buffer for the peer is full."""
-        size: int = self.transport.get_write_buffer_size()
-        return size
-
-    def write(self, data: bytes | bytearray | memoryview) -> None:
-        """See `asyncio.StreamWriter.write`."""
-        super().write(data)
-        self.written += len(data)
-        if self.left:
-            self._untaken.keep(self)
-
-
-class _Untaken:
-    """What was written for the peers of one listener and not taken yet: bounded in time, and in bytes for all together.
-
-    A peer is cut off that has not taken, within `patience` seconds, what it was behind with when they began: between
-    once and twice as long after it was written. Nothing is looked at while no peer is behind.
-    """
-
-    def __init__(self, patience: float, most: int) -> None:
-        self._patience = patience
-        self._most = most
-        self._behind: dict[_Writer, asyncio.TimerHandle] = {}
-
-    def keep(self, writer: _Writer) -> None:
-        """Count a peer among those that are behind; one is cut off if they are too far behind together."""
-        if writer not in self._behind:
-            self._give_time(writer)
-        left = {each: each.left for each in self._behind}
-        too_much = sum(left.values()) - self._most
-        for each, size in left.items():  # the one that has had time for longest first
-            if too_much <= 0:
-                break
-            too_much -= size
-            if size:
-                each.transport.abort()
-
-    def forget(self, writer: _Writer) -> None:
-        """Look at a connection no more: it is closed."""
-        timer = self._behind.pop(writer, None)
-        if timer is not None:
-            timer.cancel()
-
-    def _give_time(self, writer: _Writer) -> None:
-        loop = asyncio.get_running_loop()
-        self._behind[writer] = loop.call_later(self._patience, self._look, writer, writer.written)
-
-    def _look(self, writer: _Writer, due: int) -> None:
-        del self._behind[writer]
-        left = writer.left
-        if writer.written - left < due:
-            writer.transport.abort()
-        elif left:
-            self._give_time(writer)
 
 
 class _Connection(TCPServer):

@@ -22,11 +22,13 @@ MOST: Final = 768
 """Streams in all: three quarters of what a listener carries, so that there is room for requests beside them."""
 
 MOST_EACH: Final = 64
-"""Streams of one member: each may hold a record of the largest size while its reader takes nothing."""
+"""Streams of one member, each of which may hold a record of the largest size while its reader takes nothing; and those
+that are kept for the operator, whom no number of members keeps from watching."""
 
 MOST_EVENTS: Final = 256
-MOST_BYTES: Final = 4 << 20
-"""Bytes of the events in one queue; the events are shared among all that wait for them."""
+MOST_BYTES: Final = 1 << 20
+"""Bytes of the events in one queue. They are shared among all that wait for them, but a member may have as many queues
+as streams, each with others: what has no room here is read from the log."""
 
 _RETRY_AFTER_SECONDS: Final = 5
 _OWNERS: Final = 4096
@@ -131,6 +133,10 @@ class Watching:
         who = principal.sees
         if self.open >= self._most:
             raise _exceeded(f"{self.open} event streams are open, as many as the daemon carries")
+        if who is not None and self.open >= self._most - self._most_each:
+            raise _exceeded(
+                f"{self.open} event streams are open, and the daemon keeps the rest for the operator"
+            )
         if who is not None and self._held[who] >= self._most_each:
             raise _exceeded(f"{who} has {self._held[who]} event streams open, as many as a member may have")
         queue = Queue()

@@ -28,6 +28,8 @@ def init(home: str | None, output: str | None, new_log: bool) -> None:
 
     What is there already stays as it is, but for the log with --new-log, which is moved into the folder of backups.
     """
+    if new_log:
+        _refuse_another(home)
     opened = Home.open(locate(home, os.environ), create=True)
     opened.ensure_token(login())
     paths: dict[str, object] = {
@@ -82,11 +84,15 @@ def stop(home: str | None, output: str | None, timeout: float) -> None:
 
 def own_home(flag: str | None) -> Home:
     """Open the home on this machine; a daemon that SPL_URL names elsewhere is not the one in it."""
+    _refuse_another(flag)
+    return Home.open(locate(flag, os.environ), create=False)
+
+
+def _refuse_another(flag: str | None) -> None:
     if flag is None and os.environ.get("SPL_URL"):
         raise SettingsInvalid(
             "this command works on a home and SPL_URL names a daemon by address: give --home"
         )
-    return Home.open(locate(flag, os.environ), create=False)
 
 
 @click.command()

@@ -58,9 +58,8 @@ def verify(thread: str, home: str | None, output: str | None, head: str | None) 
         print_pairs(_page(source, thread, found))
     if found.findings.count:
         count, first = found.findings.count, found.findings.told[0]
-        raise NotVerified(
-            f"the {source} {thread!r} has {count} findings, of which the first is: {first.text}"
-        )
+        more = f" (and {count - 1} findings more)" if count > 1 else ""
+        raise NotVerified(f"the {source} {thread!r} is not what it must be: {first.text}{more}")
 
 
 def _asked(thread: str, home: str | None, head: str | None) -> ThreadVerification:

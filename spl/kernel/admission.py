@@ -6,9 +6,8 @@ count against themselves. A capacity that somebody set goes before that, and cou
 
 Nobody is queued: whoever finds no place is told to ask again. A place that comes free is therefore kept for whoever has
 been refused one, holds fewer than the one who asks now, or as many and was refused first, and has asked lately. Else
-it would go to who asks most often, and one actor could keep all others out for as long as it has runs to start. And
-each eighth place is kept for actors that hold none: the runs of those that hold the others may be long. The operator
-waits for nobody.
+it would go to who asks most often, and one actor could keep all others out for as long as it has runs to start. The
+operator waits for nobody.
 """
 
 from __future__ import annotations
@@ -28,9 +27,6 @@ _MOST = 128
 _RETRY_AFTER_SECONDS = 1
 _WAITING_SECONDS = 3.0
 """How long after it asked last an actor is taken to come again: it is told to after one second."""
-
-_KEPT = 8
-"""Of how many places one is kept for actors that hold none."""
 
 _MIB = 1 << 20
 
@@ -92,7 +88,7 @@ class Admission:
 
     def refusal(self, each: int, actor: str, *, first: bool = False) -> AdmissionCeiling | None:
         """Give what a run of this size would be answered where there is no room for it now."""
-        if self._room(each, () if first else self._kept(each, actor)):
+        if self._room(each, () if first else self._kept(actor)):
             return None
         capacity, available = self.capacity(each), self.available(each)
         return AdmissionCeiling(
@@ -115,23 +111,19 @@ class Admission:
     def _at_most(self, places: int) -> int:
         return places if self._most is None else min(places, self._most)
 
-    def _kept(self, each: int, actor: str) -> list[int]:
+    def _kept(self, actor: str) -> list[int]:
         """Give the sizes of the runs that are to be started before another of this actor's."""
         now = self._now()
         for other, waiting in [*self._waiting.items()]:
             if now - waiting.asked > _WAITING_SECONDS:
                 del self._waiting[other]
-        held = self._held(actor)
         mine = self._waiting.get(actor)
-        rank = True, held, now if mine is None else mine.since
-        kept = [
+        rank = True, self._held(actor), now if mine is None else mine.since
+        return [
             waiting.bytes
             for other, waiting in self._waiting.items()
             if other != actor and (not waiting.first, self._held(other), waiting.since) < rank
         ]
-        if held:
-            kept += [each] * (self.capacity(each) // _KEPT - len(kept))
-        return kept
 
     def _wait(self, each: int, actor: str, first: bool) -> None:
         now = self._now()

@@ -58,6 +58,8 @@ class Chain:
             return await asyncio.shield(writing)
         except asyncio.CancelledError:
             await asyncio.wait((writing,))
+            # Asked for here, though its caller is gone: it would be logged as a fault that nobody saw.
+            writing.exception()
             raise
 
     async def _append(

@@ -13,16 +13,15 @@ import os
 import re
 import secrets
 import sqlite3
-import stat
 from contextlib import closing, contextmanager, suppress
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from spl.errors import BackupFailed, StoreDamaged
+from spl.records.durable import sync
 from spl.records.examination import examine
-from spl.records.mark import sync_folder
-from spl.records.schema import failure, open_reader, require_log
+from spl.records.schema import failure, open_at_rest, open_reader, require_log
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -50,11 +49,18 @@ class Made(NamedTuple):
 
 
 def listed(folder: Path) -> list[Backup]:
-    """Give the backups in a folder, the newest first; none of a folder that is not there."""
+    """Give the backups in a folder, the newest first; none of a folder that is not there.
+
+    Those dated later than now come last: a clock that was wrong has named them, and says nothing of how new they are.
+    """
     found: list[Backup] = []
-    with suppress(FileNotFoundError):
-        found += [backup for name in os.listdir(folder) if (backup := _named(folder / name))]
-    return sorted(found, key=lambda backup: (backup.at, backup.records), reverse=True)
+    with suppress(FileNotFoundError), os.scandir(folder) as entries:
+        for entry in entries:
+            backup = _named(folder / entry.name)
+            if backup is not None and entry.is_file(follow_symlinks=False):
+                found.append(backup)
+    now = datetime.now(UTC)
+    return sorted(found, key=lambda backup: (backup.at <= now, backup.at, backup.records), reverse=True)
 
 
 def make(log: Path, folder: Path, to: Path | None = None) -> Made:
@@ -68,18 +74,18 @@ def make(log: Path, folder: Path, to: Path | None = None) -> Made:
         raise BackupFailed(f"the backup {to} cannot be made: there is a file of this name")
     if not os.path.isfile(log):
         raise BackupFailed(f"there is nothing to back up: the log {log} is not there, or no file")
-    if to is None:
-        with suppress(FileExistsError):
-            os.mkdir(folder, 0o700)
     into = folder if to is None else Path(os.path.abspath(to)).parent
     try:
+        if to is None:
+            with suppress(FileExistsError):
+                os.mkdir(folder, 0o700)
         with _drafted(into) as draft:
             _copy(log, draft)
             records = examine(str(draft), str(log))
             digest = _settle(draft)
             path = to or folder / _name(records)
             _publish(draft, path)
-            sync_folder(os.fspath(into))
+            sync(into)
     except OSError as error:
         raise BackupFailed(f"a backup in {into} cannot be made: {error.strerror}") from None
     return Made(path, records, digest)
@@ -102,9 +108,12 @@ def prune(folder: Path, kept: int, spared: Path) -> list[Path]:
 
 
 def require_room(log: Path, folder: Path) -> None:
-    """Raise BackupFailed where fewer bytes than twice the log's are free."""
-    size = sum(os.stat(name).st_size for name in (log, f"{log}-wal") if os.path.exists(name))
-    state = os.statvfs(folder)
+    """Raise BackupFailed where fewer bytes than twice the log's are free, or where that cannot be told."""
+    try:
+        size = sum(os.stat(name).st_size for name in (log, f"{log}-wal") if os.path.exists(name))
+        state = os.statvfs(folder)
+    except OSError as error:
+        raise BackupFailed(f"a backup in {folder} cannot be made: {error.strerror}") from None
     free = state.f_bavail * state.f_frsize
     if free < 2 * size:
         raise BackupFailed(
@@ -166,7 +175,7 @@ def _drafted(folder: Path) -> Iterator[Path]:
 
 def _copy(log: Path, draft: Path) -> None:
     """Copy a log in one transaction of SQLite's, into a file that needs none beside it."""
-    with closing(open_reader(os.fspath(log))) as source:
+    with closing(_opened(log)) as source:
         try:
             require_log(source, os.fspath(log))
         except sqlite3.Error as error:
@@ -184,11 +193,19 @@ def _copy(log: Path, draft: Path) -> None:
             raise BackupFailed(f"a backup in {draft.parent} cannot be made: {error}") from error
 
 
+def _opened(log: Path) -> sqlite3.Connection:
+    """Open a log for reading, in use or not; also on a disk that has become read-only, which is when it is wanted most.
+
+    SQLite needs files beside a log that may be in use, and cannot make them there; but nobody writes to it either.
+    """
+    read_only = os.statvfs(log).f_flag & os.ST_RDONLY
+    return open_at_rest(os.fspath(log))[0] if read_only else open_reader(os.fspath(log))
+
+
 def _settle(draft: Path) -> str:
     """Have a draft reach the disk; give the SHA-256 of what it holds."""
-    # Only now: SQLite loses its locks on a file when its process closes any descriptor of it.
+    sync(draft)
     with open(draft, "rb") as file:
-        os.fsync(file.fileno())
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
@@ -205,18 +222,3 @@ def _publish(draft: Path, path: Path) -> None:
         if os.path.lexists(path):
             raise BackupFailed(f"the backup {path} cannot be made: there is a file of this name") from None
         os.rename(draft, path)
-
-
-def require_file(path: Path) -> int:
-    """Open what is to be a log's file, and give the descriptor; raises BackupFailed of what is none."""
-    cannot = f"the file {path} cannot be restored"
-    try:
-        # Not blocking, for what should be a file and is a FIFO.
-        descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
-    except OSError as error:
-        reason = "it is a symlink" if os.path.islink(path) else error.strerror
-        raise BackupFailed(f"{cannot}: {reason}") from None
-    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-        os.close(descriptor)
-        raise BackupFailed(f"{cannot}: it is not a regular file")
-    return descriptor

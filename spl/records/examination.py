@@ -17,8 +17,17 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from spl.errors import InvalidBody, StoreDamaged, StoreUnavailable
 from spl.records.mark import read_mark
 from spl.records.record import record_id
-from spl.records.rows import BODY, COLUMNS, to_record
-from spl.records.schema import failure, is_new, open_at_rest, open_reader, require_log, roll_back, tables
+from spl.records.rows import BODY, COLUMNS, UNREADABLE, to_record
+from spl.records.schema import (
+    Fault,
+    failure,
+    is_new,
+    open_at_rest,
+    open_reader,
+    require_log,
+    roll_back,
+    strangers,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -56,12 +65,13 @@ class Found(NamedTuple):
 
 
 def look(path: str, *, served: bool = False, longest: Backup | None = None) -> Found:
-    """Look at a log that is about to be opened for writing; nothing of it is changed.
+    """Look at a log that is about to be opened for writing.
 
-    With `served` there must be one. `longest` is the backup with the most records: where no mark says how far the log
-    went, that does. Raises StoreDamaged where the file is gone, empty, shorter than it says, ends below its mark or
-    that backup, or where one of its newest records is not whole; StoreUnavailable where it cannot be opened, is
-    not a log, or is of a later release.
+    Nothing of it is changed, but that a creation that was broken off is undone. With `served` there must be one.
+    `longest` is the backup with the most records: where no mark says how far the log went, that does. Raises
+    StoreDamaged where the file is gone, empty, shorter than it says, ends below its mark or that backup, or where one
+    of its newest records is not whole; StoreUnavailable where it cannot be opened, is not a log, or is of a later
+    release.
     """
     if os.path.lexists(unfinished(path)):
         raise StoreDamaged(f"the log {path} cannot be opened: putting another in its place was broken off")
@@ -142,7 +152,7 @@ def flaw(row: tuple[Any, ...]) -> str | None:
         record = to_record(row)
         by_content = record_id(record.parents, thread, actor, act, body.encode(), clock, data_type)
         by_body = record.kind
-    except (AttributeError, InvalidBody, RecursionError, TypeError, ValueError):
+    except (InvalidBody, *UNREADABLE):
         return "cannot be read"
     if len(parents) % 32 or id_ != bytes.fromhex(by_content):
         return "has another id than its content gives"
@@ -193,8 +203,9 @@ def _look_at_pages(connection: sqlite3.Connection, path: str) -> None:
     pages, size = (connection.execute(f"PRAGMA {name}").fetchone()[0] for name in ("page_count", "page_size"))
     there = os.stat(path).st_size // size
     lock_page = _LOCK_BYTE // size + 1
-    missing = {page for page in range(there + 1, pages + 1) if page != lock_page}
-    if missing and not missing <= set(_pages_ahead(f"{path}-wal", size)):
+    # Page by page, and no further than the first that is missing: the number may be as wrong as all else.
+    ahead = {lock_page, *_pages_ahead(f"{path}-wal", size)} if pages > there else set()
+    if not all(page in ahead for page in range(there + 1, pages + 1)):
         raise StoreDamaged(f"the log {path} is damaged: it has {pages} pages and its file ends after {there}")
 
 
@@ -213,15 +224,8 @@ def _pages_ahead(path: str, size: int) -> Iterator[int]:
 
 
 def _require_schema(connection: sqlite3.Connection, named: str) -> None:
-    """See that the tables, indexes and triggers are a log's own: a trigger more could change what is written.
-
-    A later release may have added indexes.
-    """
-    rows = connection.execute("SELECT type, name, sql FROM sqlite_schema WHERE sql IS NOT NULL")
-    found = {(type_, name): sql for type_, name, sql in rows}
-    for (type_, name), sql in tables().items():
-        if found.pop((type_, name), None) != sql:
-            raise StoreDamaged(f"the log {named} is damaged: its {type_} {name!a} is not a log's")
-    for type_, name in found:
-        if type_ != "index":
-            raise StoreDamaged(f"the log {named} is damaged: it has a {type_} {name!a}, which no log has")
+    """See that the tables, indexes and triggers are a log's own: a trigger more could change what is written."""
+    for part in strangers(connection):
+        # A later release may have added indexes, and what is in them is held against the table.
+        if part.fault is not Fault.MORE or part.type != "index":
+            raise StoreDamaged(f"the log {named} is damaged: its {part.type} {part.name!a} {part.fault}")

@@ -5,7 +5,7 @@ from an older copy, the file is as whole as ever. So a log cannot say by itself 
 it is written after each commit has reached the disk and before anyone is told, and a log that ends below it is damaged.
 
 It is not waited for: after a loss of power it may be behind by what the kernel had not written yet, half a minute
-usually. It is never ahead of what was acknowledged, so it accuses no whole log.
+usually. It is never ahead of what has reached the disk, so it accuses no whole log.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from contextlib import suppress
 from typing import Final
 
 from spl.errors import StoreUnavailable
+from spl.records.durable import sync
 
 _MAGIC: Final = b"spl mark"
 _FORM: Final = struct.Struct(">8sQI")  # the magic, the sequence, the CRC-32 of both
@@ -73,7 +74,7 @@ class Mark:
                 os.ftruncate(descriptor, _FORM.size)
                 os.pwrite(descriptor, content, 0)
                 os.fsync(descriptor)
-                sync_folder(os.path.dirname(os.path.abspath(path)))
+                sync(os.path.dirname(os.path.abspath(path)))
         except OSError as error:
             os.close(descriptor)
             raise StoreUnavailable(f"the log's mark {path} cannot be written: {error.strerror}") from None
@@ -95,15 +96,6 @@ class Mark:
         if self._descriptor != -1:
             os.close(self._descriptor)
             self._descriptor = -1
-
-
-def sync_folder(path: str) -> None:
-    """Have the names in a folder reach the disk; raises `OSError`."""
-    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
 
 
 def _content(sequence: int) -> bytes:

@@ -11,17 +11,19 @@ from __future__ import annotations
 
 import os
 import sqlite3
+import stat
 from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from shutil import copyfileobj
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from spl.errors import BackupFailed, StoreUnavailable
-from spl.records.backup import listed, remove_with_sides, require_file, timestamp
+from spl.records.backup import listed, remove_with_sides, timestamp
+from spl.records.durable import sync
 from spl.records.examination import examine, flaw, last_sequence, unfinished
-from spl.records.mark import Mark, read_mark, sync_folder
+from spl.records.mark import Mark, mark_of, read_mark
 from spl.records.rows import COLUMNS
-from spl.records.schema import connect, failure, open_reader, open_writer, require_log
+from spl.records.schema import connect, failure, open_at_rest, open_reader, open_writer, require_log
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -32,9 +34,12 @@ _SIDES: Final = ("-journal", "-shm", "-wal", "")
 _SHARED: Final = 100
 _ID, _THREAD = (COLUMNS.split(", ").index(name) for name in ("id", "thread"))
 
+_ANOTHER: Final = "name another backup, or none: then the newest that is whole is taken"
+
 _ROW = f"SELECT {COLUMNS} FROM records NOT INDEXED WHERE sequence = ?"  # noqa: S608 - constants
+_NEWEST = f"SELECT {COLUMNS} FROM records NOT INDEXED ORDER BY sequence DESC LIMIT 1"  # noqa: S608 - constants
 _INSERT = f"INSERT INTO records ({COLUMNS}, ordinal) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"  # noqa: S608 - constants
-_ORDINAL = "SELECT coalesce(max(ordinal), 0) + 1 FROM records WHERE thread = ?"
+_LAST = "SELECT ordinal FROM records WHERE thread = ? ORDER BY sequence DESC LIMIT 1"
 _ID_AT = "SELECT id FROM records WHERE sequence = ?"
 
 
@@ -76,7 +81,7 @@ def restore(log: Path, folder: Path, file: Path | None = None, *, salvage: bool 
         if source is None:
             source, passed_over = _take_newest(folder, draft, salvage=salvage)
         else:
-            _take(source, draft)
+            _take_named(source, draft)
         salvaged = _salvage(log, draft) if salvage else 0
         records = examine(os.fspath(draft), f"to be put in the place of {log}") if salvaged else _end(draft)
         held, acknowledged = _held(log), read_mark(os.fspath(log))
@@ -103,7 +108,11 @@ def finish(log: Path, folder: Path) -> Restored | None:
     try:
         if os.path.lexists(whole):
             records = _end(whole)
-            return Restored(None, records, 0, _move(log, folder, records), None, None, [])
+            replaced = _move(log, folder, records)
+            if replaced is None:
+                return Restored(None, records, 0, None, None, None, [])
+            old = replaced / log.name
+            return Restored(None, records, 0, replaced, _held(old), read_mark(os.fspath(old)), [])
         remove_with_sides(_draft_of(log))
         _put_away(log, folder)
     except (OSError, sqlite3.Error) as error:
@@ -128,7 +137,7 @@ def _draft(log: Path) -> Iterator[Path]:
             # Not where something of the old log lies in it, or the whole new one.
             with suppress(OSError):
                 os.rmdir(draft.parent)
-    except OSError as error:
+    except (OSError, sqlite3.Error) as error:
         raise BackupFailed(f"nothing can be put in the place of the log {log}: {error}") from None
 
 
@@ -156,6 +165,14 @@ def _take_newest(folder: Path, draft: Path, *, salvage: bool) -> tuple[Path | No
     return None, passed_over
 
 
+def _take_named(file: Path, draft: Path) -> None:
+    try:
+        _take(file, draft)
+    except StoreUnavailable as error:
+        # Its own remedy is about a daemon's log, and nothing is to be put in the place of this file.
+        raise type(error)(error.message, remedy=_ANOTHER) from error
+
+
 def _take(file: Path, draft: Path) -> None:
     """Copy a log's file, with a write-ahead log beside it, and examine the copy."""
     _copy(file, draft)
@@ -164,7 +181,7 @@ def _take(file: Path, draft: Path) -> None:
     try:
         with closing(connect(os.fspath(draft), "rw")) as connection:
             require_log(connection, os.fspath(file))
-            connection.execute("PRAGMA journal_mode = DELETE")
+            _fold_in(connection)
     except sqlite3.Error as error:
         raise failure(f"the log {file} cannot be read", error) from error
     examine(os.fspath(draft), os.fspath(file))
@@ -172,25 +189,45 @@ def _take(file: Path, draft: Path) -> None:
 
 def _copy(file: Path, draft: Path) -> None:
     with (
-        open(require_file(file), "rb") as source,
+        open(_opened(file), "rb") as source,
         open(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600), "wb") as copy,
     ):
         copyfileobj(source, copy, 1 << 20)
 
 
+def _opened(path: Path) -> int:
+    """Open what is to be a log's file, and give the descriptor; raises BackupFailed of what is none."""
+    cannot = f"the file {path} cannot be restored"
+    try:
+        # Not blocking, for what should be a file and is a FIFO.
+        descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    except OSError as error:
+        reason = "it is a symlink" if os.path.islink(path) else error.strerror
+        raise BackupFailed(f"{cannot}: {reason}") from None
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        os.close(descriptor)
+        raise BackupFailed(f"{cannot}: it is not a regular file")
+    return descriptor
+
+
 def _end(path: Path) -> int:
-    with closing(open_reader(os.fspath(path))) as connection:
+    with closing(open_at_rest(os.fspath(path))[0]) as connection:
         return last_sequence(connection)
 
 
 def _held(log: Path) -> int | None:
-    """Give the last sequence of a log that may be damaged."""
+    """Give the last sequence of a log that may be damaged; None where its last record is not whole."""
     if not os.path.isfile(log):
         return None
     try:
-        return _end(log)
+        with closing(open_at_rest(os.fspath(log))[0]) as connection:
+            last = connection.execute(_NEWEST).fetchone()
     except (StoreUnavailable, sqlite3.Error):
         return None
+    if last is None:
+        return 0
+    # A page that is torn has numbers as well, and any.
+    return None if flaw(last) else last[0]
 
 
 def _salvage(log: Path, draft: Path) -> int:
@@ -212,13 +249,24 @@ def _salvage(log: Path, draft: Path) -> int:
         sequence = end
         new.execute("BEGIN IMMEDIATE")
         while (row := _whole_row(old, sequence + 1)) is not None:
+            last = new.execute(_LAST, (row[_THREAD],)).fetchone()
             try:
-                new.execute(_INSERT, (*row, new.execute(_ORDINAL, (row[_THREAD],)).fetchone()[0]))
+                new.execute(_INSERT, (*row, 1 if last is None else last[0] + 1))
             except sqlite3.IntegrityError:
                 break
             sequence += 1
         new.execute("COMMIT")
+        _fold_in(new)
         return sequence - end
+
+
+def _fold_in(connection: sqlite3.Connection) -> None:
+    """Have all of a database in its one file, with nothing beside it; raises `sqlite3.Error`.
+
+    Closing does it too, and says nothing where it could not: on a full disk, what was committed would be left behind.
+    """
+    if connection.execute("PRAGMA journal_mode = DELETE").fetchone() != ("delete",):
+        raise sqlite3.OperationalError("its write-ahead log cannot be folded in")
 
 
 def _whole_row(connection: sqlite3.Connection, sequence: int) -> tuple[Any, ...] | None:
@@ -231,39 +279,51 @@ def _whole_row(connection: sqlite3.Connection, sequence: int) -> tuple[Any, ...]
 
 def _swap(log: Path, folder: Path, draft: Path, records: int) -> Path | None:
     """Put a draft, which is whole, into a log's place; give the folder of what was there."""
-    with open(draft, "rb") as file:
-        os.fsync(file.fileno())
+    sync(draft)
     os.rename(draft, unfinished(os.fspath(log)))
-    sync_folder(os.fspath(draft.parent))
-    sync_folder(os.fspath(log.parent))
+    sync(draft.parent)
+    sync(log.parent)
     return _move(log, folder, records)
 
 
 def _move(log: Path, folder: Path, records: int) -> Path | None:
     """Move the old log away and the new one into its place, from wherever that was broken off."""
     whole = Path(unfinished(os.fspath(log)))
+    mark, away = mark_of(os.fspath(log)), mark_of(os.fspath(whole.with_name(log.name)))
+    # Whatever is there in its place. Once it has been moved, what is there is the new log's.
+    if os.path.lexists(mark) and not os.path.lexists(away):
+        os.rename(mark, away)
     for side in _SIDES:
         if os.path.lexists(f"{log}{side}"):
             os.rename(f"{log}{side}", whole.with_name(f"{log.name}{side}"))
-    sync_folder(os.fspath(whole.parent))
-    sync_folder(os.fspath(log.parent))
+    sync(whole.parent)
+    sync(log.parent)
     Mark.open(os.fspath(log), records).close()
     os.rename(whole, log)
-    sync_folder(os.fspath(log.parent))
-    sync_folder(os.fspath(whole.parent))
+    sync(log.parent)
+    sync(whole.parent)
     return _put_away(log, folder)
 
 
 def _put_away(log: Path, folder: Path) -> Path | None:
-    """Move the old log's folder among the backups; None where it is empty, and gone then."""
+    """Move the old log's folder among the backups; None where it is empty, and gone then.
+
+    Where it cannot be moved there (the folder of backups is another file system's, or nobody may write to it), it stays
+    beside the log under such a name.
+    """
     into = _draft_of(log).parent
     with suppress(OSError):
         os.rmdir(into)
         return None
-    with suppress(FileExistsError):
-        os.mkdir(folder, 0o700)
-    away = folder / f"replaced-{timestamp()}"
-    os.rename(into, away)
-    sync_folder(os.fspath(folder))
-    sync_folder(os.fspath(log.parent))
+    name = f"replaced-{timestamp()}"
+    away = folder / name
+    try:
+        with suppress(FileExistsError):
+            os.mkdir(folder, 0o700)
+        os.rename(into, away)
+    except OSError:
+        away = log.with_name(f"{log.name}-{name}")
+        os.rename(into, away)
+    sync(away.parent)
+    sync(log.parent)
     return away

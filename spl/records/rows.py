@@ -48,8 +48,12 @@ class Checked(NamedTuple):
         )
 
 
+UNREADABLE: Final = (AttributeError, RecursionError, TypeError, ValueError)
+"""What `to_record` raises of a row that no log has written."""
+
+
 def to_record(row: tuple[Any, ...]) -> Record:
-    """Give the record of a row; its body is fresh, so no two readers share one."""
+    """Give the record of a row; its body is fresh, so no two readers share one. Raises one of `UNREADABLE`."""
     sequence, id_, parents, thread, actor, act, _, body, clock, data_type, judged_by = row
     return Record(
         id=id_.hex(),

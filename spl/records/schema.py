@@ -1,4 +1,4 @@
-"""The log's SQLite file: its birth, its mark, its tables, and the connections to it."""
+"""The log's SQLite file: its birth, what tells that it is one, its tables, and the connections to it."""
 
 from __future__ import annotations
 
@@ -6,11 +6,12 @@ import os
 import sqlite3
 import stat
 from contextlib import closing, suppress
-from typing import Any, Final
+from enum import StrEnum
+from typing import Any, Final, NamedTuple
 from urllib.parse import quote
 
 from spl.errors import StoreDamaged, StoreUnavailable
-from spl.records.mark import sync_folder
+from spl.records.durable import sync
 
 APPLICATION_ID: Final = 0x73706C31  # "spl1": file(1) and we know a log by it
 FORMAT: Final = 1
@@ -59,6 +60,9 @@ OWNER: Final = """CASE WHEN kind = 'core.work.loop.v1' AND json_type(body, '$.ac
 # Came after the format did, and leaves it as it is: an earlier release reads and writes a file with this index.
 _OWNERS: Final = f"CREATE INDEX IF NOT EXISTS records_owner ON records ({OWNER}) WHERE ordinal = 1"
 
+# What SQLite makes for itself, an index over what must be unique, has no text.
+_PARTS: Final = "SELECT type, name, sql FROM sqlite_schema WHERE sql IS NOT NULL"
+
 # What SQLite says of a file that is not what it wrote.
 _DAMAGED: Final = frozenset((sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB))
 
@@ -105,7 +109,7 @@ def open_at_rest(path: str) -> tuple[sqlite3.Connection, bool]:
 
     Tells too whether it is read as a file that nobody writes to, of which the caller makes sure: where no write-ahead
     log stands beside it, none is made (SQLite would leave one behind, and needs to be able to), and nothing is locked.
-    The file may be anyone's making: hold its schema against `tables` before anything else is asked of it. Raises
+    The file may be anyone's making: ask `strangers` about it before anything else is asked of it. Raises
     StoreUnavailable when the file cannot be opened.
     """
     path = os.path.realpath(path)
@@ -124,8 +128,39 @@ def tables() -> dict[tuple[str, str], str]:
     """Give what a log's file is made of, by type and name, each as SQLite keeps its text."""
     with closing(sqlite3.connect(":memory:")) as connection:
         connection.executescript(f"{_SCHEMA}{_OWNERS};")
-        rows = connection.execute("SELECT type, name, sql FROM sqlite_schema WHERE sql IS NOT NULL")
-        return {(type_, name): sql for type_, name, sql in rows}
+        return _parts(connection)
+
+
+def _parts(connection: sqlite3.Connection) -> dict[tuple[str, str], str]:
+    return {(type_, name): sql for type_, name, sql in connection.execute(_PARTS)}
+
+
+class Fault(StrEnum):
+    """What is wrong with a part of a file, to be read after its name."""
+
+    MORE = "is none of a log's"
+    CHANGED = "is not as a log has it"
+    MISSING = "is missing"
+
+
+class Stranger(NamedTuple):
+    """A table, an index, a trigger or a view that is not as a log has it."""
+
+    type: str
+    name: str
+    fault: Fault
+
+
+def strangers(connection: sqlite3.Connection) -> list[Stranger]:
+    """Give what of a file's parts is not a log's, word for word; may raise `sqlite3.Error`."""
+    due, found = tables(), _parts(connection)
+    # Came later: a log that only an earlier release has opened has none.
+    missing = due.keys() - found.keys() - {("index", "records_owner")}
+    return [
+        *(Stranger(*part, Fault.MORE) for part in found if part not in due),
+        *(Stranger(*part, Fault.CHANGED) for part, sql in found.items() if due.get(part, sql) != sql),
+        *(Stranger(*part, Fault.MISSING) for part in sorted(missing)),
+    ]
 
 
 def roll_back(path: str) -> None:
@@ -151,7 +186,7 @@ def failure(what: str, error: sqlite3.Error) -> StoreUnavailable:
 
 
 def is_new(connection: sqlite3.Connection) -> bool:
-    """Tell whether a database holds nothing and bears no mark; may raise `sqlite3.Error`."""
+    """Tell whether a database holds nothing and says it is nothing yet; may raise `sqlite3.Error`."""
     names = ("application_id", "user_version", "schema_version")
     return not any(_pragma(connection, name) for name in names)
 
@@ -207,7 +242,7 @@ def _make_private(path: str) -> None:
                 with suppress(FileNotFoundError):
                     _tighten(name)
         else:
-            sync_folder(os.path.dirname(os.path.abspath(path)))
+            sync(os.path.dirname(os.path.abspath(path)))
     except OSError as error:
         raise StoreUnavailable(f"the log {path} cannot be opened: {error.strerror}") from error
 

@@ -11,10 +11,11 @@ from contextlib import closing, suppress
 from typing import TYPE_CHECKING, Any, Final, Self
 
 from spl.errors import SplError, StoreDamaged, StoreUnavailable
+from spl.records.durable import sync
 from spl.records.examination import Found, look
 from spl.records.mark import Mark
 from spl.records.record import is_record_id
-from spl.records.rows import BODY, COLUMNS, Checked, to_record
+from spl.records.rows import BODY, COLUMNS, UNREADABLE, Checked, to_record
 from spl.records.schema import OWNER, failure, open_reader, open_writer
 from spl.records.store import Appended, ThreadRow
 from spl.records.writer import Append, Outcome, Writer
@@ -85,7 +86,7 @@ class SqliteStore:
             self._name,
             writer,
             mark,
-            require_there=_same_file(path),
+            require_there=_same_files(path),
             deliver=self._deliver,
             ended=self._writer_ended,
         )
@@ -101,6 +102,8 @@ class SqliteStore:
         """
         path = os.fspath(path)
         found = look(path, served=served, longest=longest)
+        if found.unfolded:
+            _settle(path)
         connections = [open_writer(path)]
         try:
             connections += [open_reader(path) for _ in range(_READERS)]
@@ -236,15 +239,15 @@ class SqliteStore:
     def _records(self, rows: list[tuple[Any, ...]]) -> list[Record]:
         try:
             return [to_record(row) for row in rows]
-        except (AttributeError, RecursionError, TypeError, ValueError):
+        except UNREADABLE:
             error = StoreDamaged(f"the log {self._name} cannot be read: it holds a record that is none")
             self._refuse(error)
             raise error from None
 
     def _refuse(self, error: StoreDamaged) -> None:
         """Take no append any more: what is added to a damaged log may be lost with it, or make it worse."""
-        self.failing = error.message
         self._writer.refuse(error)
+        self.failing = error.message
 
     def _fetch(self, query: str, values: tuple[Any, ...], most_bytes: int | None) -> list[tuple[Any, ...]]:
         connection = self._idle_readers.get()  # as many as there are threads: never waits
@@ -272,7 +275,8 @@ class SqliteStore:
             if isinstance(outcome, StoreUnavailable):
                 self.failing = outcome.message
             elif not isinstance(outcome, SplError):
-                self.failing = None
+                # Damage that a read has met meanwhile lasts, whatever had been handed over before.
+                self.failing = None if self._writer.damaged is None else self._writer.damaged.message
         # The loop runs what it is given in order: the watchers, then the callers whose futures are set after.
         for _, outcome in outcomes:
             if not isinstance(outcome, SplError):
@@ -306,24 +310,37 @@ class SqliteStore:
                 )
 
 
-def _same_file(path: str) -> Callable[[], None]:
-    """Give what raises StoreDamaged when this path no longer names the file that it names now.
+def _settle(path: str) -> None:
+    """Have a write-ahead log that was left behind reach the disk before the mark says how far it goes.
 
-    What is written to a file that was removed or replaced meanwhile is read by no later start.
+    Whoever was killed may have written to it and not synced it. Raises StoreUnavailable.
+    """
+    try:
+        sync(f"{path}-wal")
+    except OSError as error:
+        raise StoreUnavailable(f"the log {path} cannot be opened: {error.strerror}") from None
+
+
+def _same_files(path: str) -> Callable[[], None]:
+    """Give what raises StoreDamaged when the log, or its write-ahead log, is no longer the file that it is now.
+
+    What is written to a file that was removed or replaced meanwhile is read by no later start. SQLite keeps both open,
+    and makes neither anew, as long as one connection is there.
     """
     path = os.path.abspath(path)
-    before = os.stat(path)
+    before = {name: os.stat(name) for name in (path, f"{path}-wal")}
 
     def require() -> None:
-        cannot = f"the log {os.path.basename(path)} cannot be written"
-        try:
-            now = os.stat(path)
-        except FileNotFoundError:
-            raise StoreDamaged(f"{cannot}: the file is gone") from None
-        except OSError:
-            return  # of a disk that fails, SQLite says more
-        if (now.st_dev, now.st_ino) != (before.st_dev, before.st_ino):
-            raise StoreDamaged(f"{cannot}: another file has been put in its place")
+        for name, then in before.items():
+            cannot = f"the log {os.path.basename(name)} cannot be written"
+            try:
+                now = os.stat(name)
+            except FileNotFoundError:
+                raise StoreDamaged(f"{cannot}: the file is gone") from None
+            except OSError:
+                return  # of a disk that fails, SQLite says more
+            if (now.st_dev, now.st_ino) != (then.st_dev, then.st_ino):
+                raise StoreDamaged(f"{cannot}: another file has been put in its place")
 
     return require
 

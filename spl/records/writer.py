@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
 
 from spl.errors import IngestFailed, SplError, StoreDamaged, StoreUnavailable
 from spl.records.record import MAX_CLOCK, record_id
-from spl.records.rows import COLUMNS, Checked, to_record
+from spl.records.rows import COLUMNS, UNREADABLE, Checked, to_record
 from spl.records.schema import failure
 from spl.records.store import Appended
 
@@ -43,7 +43,7 @@ class Writer:
 
     `deliver` is called in the writer's thread, once a group, with every append's outcome in the order they
     were written; `ended` once at the very end, however it ended, with the appends that got none. `require_there`
-    is asked before each group and raises StoreDamaged when the log's file is no longer the one that was opened.
+    is asked before each group and raises StoreDamaged when the log's files are no longer those that were opened.
     Once the log is found damaged, here or by `refuse`, nothing more is written.
     """
 
@@ -60,7 +60,8 @@ class Writer:
         self._connection = connection
         self._mark = mark
         self._require_there = require_there
-        self._damaged: StoreDamaged | None = None
+        self.damaged: StoreDamaged | None = None
+        """What was found wrong with the log, after which nothing more is written."""
         self._deliver = deliver
         self._ended = ended
         self._queue: queue.SimpleQueue[list[Append] | None] = queue.SimpleQueue()
@@ -76,7 +77,7 @@ class Writer:
 
     def refuse(self, error: StoreDamaged) -> None:
         """Have every later append answered so; the first such error stays. Any thread may say it."""
-        self._damaged = self._damaged or error
+        self.damaged = self.damaged or error
 
     def stop(self) -> None:
         """Write what is queued, then wait for the thread to end."""
@@ -130,23 +131,17 @@ class Writer:
             self._connection.execute("BEGIN IMMEDIATE")
             outcomes = [(append, self._attempt(append)) for append in group]
             self._connection.execute("COMMIT")
-        except sqlite3.Error as error:
+        except (sqlite3.Error, StoreDamaged) as error:
             if self._connection.in_transaction:
                 self._connection.execute("ROLLBACK")
             return [(append, self._unwritten(error)) for append in group]
-        except StoreDamaged as error:
-            return [(append, error) for append in group]
         self._put_mark(outcomes)
         return outcomes
 
     def _require_sound(self) -> None:
-        if self._damaged is None:
-            try:
-                self._require_there()
-            except StoreDamaged as error:
-                self.refuse(error)
-        if self._damaged is not None:
-            raise StoreDamaged(self._damaged.message)
+        if self.damaged is not None:
+            raise StoreDamaged(self.damaged.message)
+        self._require_there()
 
     def _put_mark(self, outcomes: list[tuple[Append, Outcome]]) -> None:
         """Say beside the log how far it goes, before anyone is told."""
@@ -169,10 +164,11 @@ class Writer:
         except IngestFailed as error:
             outcome = error
         except sqlite3.Error as error:
-            # Out of space, SQLite undoes the whole transaction: the group's other appends are gone too.
-            if not self._connection.in_transaction:
-                raise
+            # Out of space, SQLite undoes the whole transaction: the group's other appends are gone too. And nothing is
+            # written to a log that is damaged.
             outcome = self._unwritten(error)
+            if isinstance(outcome, StoreDamaged) or not self._connection.in_transaction:
+                raise
         if isinstance(outcome, SplError):
             self._connection.execute("ROLLBACK TO append")
         self._connection.execute("RELEASE append")
@@ -200,8 +196,12 @@ class Writer:
         sequence = self._connection.execute(_INSERT, (*row, ordinal)).lastrowid
         return Appended(to_record((sequence, *row)), created=True)
 
-    def _unwritten(self, error: sqlite3.Error) -> StoreUnavailable:
-        found = failure(f"the log {self._name} cannot be written", error)
+    def _unwritten(self, error: sqlite3.Error | StoreDamaged) -> StoreUnavailable:
+        """Give what an append is answered, an error of its own, and keep in mind what lasts."""
+        if isinstance(error, StoreDamaged):
+            found: StoreUnavailable = StoreDamaged(error.message)
+        else:
+            found = failure(f"the log {self._name} cannot be written", error)
         if isinstance(found, StoreDamaged):
             self.refuse(found)
         return found
@@ -212,7 +212,12 @@ class Writer:
         where = f"of {draft.actor} on {draft.thread}"
         if row is None:
             raise IngestFailed(f"ClockNotRising: clock {clock} {where} is below the highest, {highest}")
-        record = to_record(row)
+        try:
+            record = to_record(row)
+        except UNREADABLE:
+            raise StoreDamaged(
+                f"the log {self._name} cannot be read: it holds a record that is none"
+            ) from None
         if record.id != id_:
             raise IngestFailed(
                 f"DuplicateClock: clock {clock} {where} is taken by a record with other content"

@@ -222,6 +222,10 @@ class Transports:
                 slot.release()
         try:
             await self._conclude(run, ending)
+        except StoreUnavailable as error:
+            # Nobody's fault but the disk's; the next start gives the run its outcome.
+            _log.error("a run ended without its outcome", thread=thread, error=error.message)
+            return
         except Exception:  # noqa: BLE001 - logged; the next start gives the run its outcome
             _log.exception("a run ended without its outcome", thread=thread)
             return

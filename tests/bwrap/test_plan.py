@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import os
+import resource
 import stat
+import subprocess
 from typing import TYPE_CHECKING, Any
 from unittest.mock import patch
 
@@ -434,6 +436,34 @@ def test_a_file_of_the_home_is_known_also_at_a_path_that_is_too_long_to_be_named
         sources.require(str(shown), str(home))
 
     assert caught.value.layer == "home"
+
+
+def test_a_home_of_a_thousand_folders_in_each_other_is_looked_through(tmp_path: Path) -> None:
+    home, shown = tmp_path / "home", tmp_path / "shown"
+    home.mkdir()
+    shown.mkdir()
+    folder = os.open(home, os.O_RDONLY)
+    for _ in range(1200):
+        os.mkdir("d", dir_fd=folder)
+        inner = os.open("d", os.O_RDONLY, dir_fd=folder)
+        os.close(folder)
+        folder = inner
+    os.close(os.open("file", os.O_CREAT, 0o600, dir_fd=folder))
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    try:
+        sources.require(str(shown), str(home))
+        resource.setrlimit(resource.RLIMIT_NOFILE, (256, hard))
+        with pytest.raises(LayerError, match="Too many open files"):
+            sources.require(str(shown), str(home))
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+        os.link("file", shown / "alias", src_dir_fd=folder)
+        with pytest.raises(LayerError, match="it holds some of it, under another name"):
+            sources.require(str(shown), str(home))
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+        os.close(folder)
+        # Python's own could not.
+        subprocess.run(["rm", "-rf", str(home)], check=True)
 
 
 def test_a_folder_with_another_file_system_in_it_is_refused(tmp_path: Path) -> None:

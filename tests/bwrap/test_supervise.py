@@ -18,6 +18,7 @@ from bwrap.ledger import Ledger
 from bwrap.process import Process
 from bwrap.supervise import Exit, read_exit, unfold
 from bwrap.uids import Pool
+from tests.disk import disk
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -140,6 +141,19 @@ def test_a_sweep_kills_what_is_recorded_and_still_the_same_process(
     assert list(tmp_path.iterdir()) == []
 
 
+def test_a_sweep_does_not_say_that_it_killed_what_had_ended_by_itself(
+    tmp_path: Path, foreign: subprocess.Popen[bytes]
+) -> None:
+    ledger = Ledger(str(tmp_path))
+    entry(tmp_path, foreign.pid)
+    assert foreign.stdin is not None
+    foreign.stdin.close()
+    os.waitid(os.P_PID, foreign.pid, os.WEXITED | os.WNOWAIT)
+
+    assert ledger.sweep() == []
+    assert list(tmp_path.iterdir()) == []
+
+
 @pytest.mark.parametrize(
     "said",
     [{"start_time": 1}, {"start_time": None}, {"boot": "another"}, {"boot": "another", "start_time": 1}],
@@ -219,6 +233,33 @@ def test_a_lease_is_written_down_for_as_long_as_it_is_held(tmp_path: Path) -> No
     again = Pool().take(lease.uid)
     assert again is not None
     again.release()
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="a disk of the test's own needs root")
+@pytest.mark.claim("A3")
+def test_what_a_worker_held_is_given_back_on_a_disk_that_cannot_be_written_and_its_entries_go_once_it_can(
+    tmp_path: Path,
+) -> None:
+    with disk(tmp_path, 16) as drive:
+        folder = drive.seen(drive.path / "workers")
+        ledger = Ledger(str(folder), Pool(60980, 60981))
+        lease = ledger.lease()
+        ledger.begin("a" * 32)
+        drive.sync()
+        drive.fail()
+
+        ledger.end("a" * 32)
+        ledger.release(lease)
+
+        again = Pool().take(lease.uid)
+        assert again is not None
+        again.release()
+        assert len(list(folder.iterdir())) == 2
+        drive.unmount()
+        drive.mount()
+        ledger.begin("b" * 32)
+        ledger.end("b" * 32)
+        assert list(folder.iterdir()) == []
 
 
 def test_nothing_belongs_to_a_worker_that_cannot_be_told_from_its_daemon() -> None:

@@ -6,14 +6,14 @@ import json
 import os
 import signal
 import sys
-from subprocess import PIPE, Popen
+from subprocess import PIPE, Popen, run
 from typing import TYPE_CHECKING
 
 import pytest
 
 from spl.errors import BackupFailed, HomeInUse, SettingsInvalid, StoreDamaged
 from spl.records.backup import listed
-from spl.records.examination import look
+from spl.records.examination import examine, look
 from tests.cli.conftest import COMMAND
 from tests.records.logs import read, write
 
@@ -52,6 +52,22 @@ def test_a_backup_goes_to_a_file_that_is_not_there_yet(spl: Spl, served: Home, t
     assert again.stderr.startswith("spl: BACKUP_FAILED: ")
     assert "there is a file of this name" in again.stderr
     assert listed(served.backups) == []
+
+
+READ_ONLY = 'mount --bind "$0" "$0" && mount -o remount,bind,ro "$0" && exec "$@"'
+
+
+def test_a_disk_that_has_become_read_only_is_backed_up_elsewhere(
+    environ: dict[str, str], served: Home, tmp_path: Path
+) -> None:
+    to = tmp_path / "away.db"
+    command = ["unshare", "-m", "sh", "-c", READ_ONLY, str(served.path), *COMMAND, "backup"]
+    made = run([*command, "--to", str(to)], env=environ, capture_output=True, text=True, timeout=60)
+    assert made.returncode == 0, made.stderr
+    assert examine(str(to), "it") == RECORDS
+    refused = run(command, env=environ, capture_output=True, text=True, timeout=60)
+    assert refused.returncode == BackupFailed.exit_status
+    assert "Read-only file system" in refused.stderr
 
 
 def test_a_backup_and_what_was_added_since_come_back(spl: Spl, served: Home) -> None:
@@ -114,9 +130,9 @@ def test_nothing_is_replaced_under_a_daemon_and_a_backup_is_made(spl: Spl, serve
     assert served.database.read_bytes() == before
 
 
-def test_both_commands_are_for_a_home_of_this_machine(spl: Spl, served: Home) -> None:
-    for command in ("backup", "restore"):
-        refused = spl(command, SPL_URL="http://127.0.0.1:1")
+def test_what_reads_or_replaces_a_log_is_for_a_home_of_this_machine(spl: Spl, served: Home) -> None:
+    for command in (("backup",), ("restore",), ("init", "--new-log")):
+        refused = spl(*command, SPL_URL="http://127.0.0.1:1")
         assert refused.returncode == SettingsInvalid.exit_status
         assert "give --home" in refused.stderr
 
@@ -137,6 +153,7 @@ def test_what_is_no_backup_is_refused_in_a_sentence(spl: Spl, served: Home, tmp_
         assert (refused.returncode, refused.stdout) == (error.exit_status, ""), name
         assert refused.stderr.startswith(f"spl: {error.code}: ")
         assert "\x1b" not in refused.stderr
+        assert "name another backup" in refused.stderr
     refused = spl("restore")
     assert refused.returncode == BackupFailed.exit_status
     assert "there is no backup" in refused.stderr

@@ -138,7 +138,7 @@ def holdings(daemon: Daemon) -> dict[str, Counter[str]]:
 def owned(first: int, last: int) -> Iterator[str]:
     """Name whatever on this host belongs to a uid of a range: files, System V objects, message queues, keys."""
     mine = range(first, last + 1)
-    for place in _PLACES:
+    for place in filter(os.path.isdir, _PLACES):
         # By the folder's descriptor: what lies there may have a longer path than the kernel takes.
         for path, folders, names, folder in os.fwalk(place):
             for name in (".", *folders, *names):

@@ -251,16 +251,6 @@ def test_a_refusal_for_anothers_sake_says_so_with_both_numbers(clock: Clock) -> 
 
 
 @pytest.mark.claim("A1")
-def test_each_eighth_place_is_for_actors_that_hold_none(clock: Clock) -> None:
-    admission = places(17, clock)
-    assert [gets(admission, ANA) is not None for _ in range(17)] == [True] * 15 + [False] * 2
-    assert gets(admission, BEN) is not None
-    assert gets(admission, BEN) is None
-    assert gets(admission, CAT) is not None
-    assert admission.available(GIB) == 0
-
-
-@pytest.mark.claim("A1")
 def test_the_operator_goes_before_all_who_wait(clock: Clock) -> None:
     admission = places(2, clock)
     slots = [admission.take(GIB, "the operator", first=True) for _ in range(2)]

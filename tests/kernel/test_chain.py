@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -115,6 +116,25 @@ def test_a_cancelled_append_is_written_and_breaks_no_chain(tmp_path: Path) -> No
         assert [record.body["number"] for record in records] == [1, 2, 3]
 
     on_chain(tmp_path, talk)
+
+
+def test_a_cancelled_append_that_cannot_be_written_is_no_fault_that_nobody_saw(tmp_path: Path) -> None:
+    told: list[dict[str, Any]] = []
+
+    async def talk(here: Instance, chain: Chain) -> None:
+        asyncio.get_running_loop().set_exception_handler(lambda _, context: told.append(context))
+        reached, released = here.store.hold("no kind")
+        append = asyncio.create_task(chain.append(Entry("DO", {"kind": "no kind"})))
+        await reached.wait()
+        append.cancel()
+        released.set()
+        with pytest.raises(asyncio.CancelledError):
+            await append
+        del append
+        gc.collect()
+
+    on_chain(tmp_path, talk)
+    assert told == []
 
 
 def test_what_is_not_written_is_not_counted(tmp_path: Path) -> None:

@@ -18,9 +18,9 @@ from typing import TYPE_CHECKING
 import pytest
 
 from spl.errors import BackupFailed, SplError, StoreDamaged, StoreUnavailable
-from spl.records.backup import listed, make, prune, require_room
+from spl.records.backup import listed, make, prune, require_room, timestamp
 from spl.records.examination import examine, look, unfinished
-from spl.records.mark import read_mark
+from spl.records.mark import mark_of, read_mark
 from spl.records.restore import begin_anew, finish, restore
 from spl.records.schema import FORMAT
 from tests.full import full
@@ -132,9 +132,9 @@ CHANGES = {
     "UPDATE records SET thread = CAST(x'FF' AS TEXT) WHERE sequence = 9": "no text",
     "DELETE FROM records WHERE sequence = 9": "record 9 is not there",
     "DELETE FROM records WHERE sequence = 1": "record 1 is not there",
-    "DROP TRIGGER records_are_not_updated": "its trigger 'records_are_not_updated' is not a log's",
-    "CREATE TRIGGER more AFTER INSERT ON records BEGIN SELECT 1; END": "has a trigger 'more'",
-    "CREATE VIEW more AS SELECT 1": "has a view 'more'",
+    "DROP TRIGGER records_are_not_updated": "its trigger 'records_are_not_updated' is missing",
+    "CREATE TRIGGER more AFTER INSERT ON records BEGIN SELECT 1; END": "its trigger 'more' is none of a log's",
+    "CREATE VIEW more AS SELECT 1": "its view 'more' is none of a log's",
 }
 
 
@@ -158,6 +158,13 @@ def test_no_backup_is_made_of_a_log_that_is_not_whole(log: Path, folder: Path, s
     assert names(folder) == []
 
 
+def test_a_log_of_an_earlier_or_a_later_release_is_backed_up_as_it_is(log: Path, folder: Path) -> None:
+    sql(log, "DROP INDEX records_owner")
+    assert make(log, folder).records == RECORDS
+    sql(log, "CREATE INDEX of_a_later_release ON records (data_type)")
+    assert make(log, folder).records == RECORDS
+
+
 def test_only_the_oldest_of_ours_are_removed(log: Path, folder: Path) -> None:
     folder.mkdir()
     ours = [f"hub-2024010{n}T000000.000Z-{n}.db" for n in range(1, 5)]
@@ -165,10 +172,21 @@ def test_only_the_oldest_of_ours_are_removed(log: Path, folder: Path) -> None:
     future = "hub-21000101T000000.000Z-7.db"
     for name in (*ours, *others, future):
         (folder / name).touch()
-    # One made before the clock was set right, years ahead, never costs the one that was made just now.
-    assert [path.name for path in prune(folder, 3, folder / ours[3])] == [ours[1], ours[0]]
-    assert names(folder) == sorted([*others, *ours[2:], future])
-    assert [path.name for path in prune(folder, 1, folder / ours[3])] == [future, ours[2]]
+    (folder / "hub-20240106T000000.000Z-1.db").mkdir()
+    (folder / "hub-20240107T000000.000Z-1.db").symlink_to("mine.db")
+    others += ["hub-20240106T000000.000Z-1.db", "hub-20240107T000000.000Z-1.db"]
+    # One made before the clock was set right, years ahead, costs none that was made since.
+    assert [path.name for path in prune(folder, 3, folder / ours[3])] == [ours[0], future]
+    assert names(folder) == sorted([*others, *ours[1:]])
+    assert [path.name for path in prune(folder, 1, folder / ours[3])] == [ours[2], ours[1]]
+
+
+def test_backups_that_a_wrong_clock_has_named_are_no_newer_than_others(folder: Path) -> None:
+    folder.mkdir(parents=True)
+    years = (2098, 2024, 2099, 2025)
+    for year in years:
+        (folder / f"hub-{year}0101T000000.000Z-{year}.db").touch()
+    assert [backup.records for backup in listed(folder)] == [2025, 2024, 2099, 2098]
 
 
 def test_no_room_is_said_before_a_byte_is_written(log: Path) -> None:
@@ -188,7 +206,7 @@ def test_the_newest_whole_backup_is_restored_and_the_others_are_named(log: Path,
     write(log, 10, "later")
     second = make(log, folder)
     os.truncate(second.path, 20_000)
-    third = folder / "hub-20990101T000000.000Z-5.db"
+    third = folder / f"hub-{timestamp()}-999.db"
     third.write_text("no database at all")
     before = log.read_bytes()
     done = restore(log, folder)
@@ -201,6 +219,16 @@ def test_the_newest_whole_backup_is_restored_and_the_others_are_named(log: Path,
     assert read_mark(str(log)) == RECORDS
     assert read(log) == kept
     assert not log.with_name("hub.db-restoring").exists()
+
+
+def test_a_log_whose_last_record_is_not_whole_does_not_say_how_far_it_goes(log: Path, folder: Path) -> None:
+    make(log, folder)
+    content = log.read_bytes()
+    last = f'"text {RECORDS - 1}"'.encode()
+    assert last in content
+    log.write_bytes(content.replace(last, last.swapcase()))
+    done = restore(log, folder)
+    assert (done.held, done.acknowledged) == (None, RECORDS)
 
 
 @pytest.mark.claim("M5")
@@ -320,12 +348,58 @@ def test_an_empty_log_is_put_in_place_on_purpose_alone(log: Path, folder: Path) 
 
 def test_a_full_disk_leaves_the_old_log_in_place(log: Path, folder: Path) -> None:
     make(log, folder)
+    write(log, 1000, "later")
     before = log.read_bytes()
-    for most in (0, 4096, 50_000):
+    for most, salvage in ((0, False), (4096, False), (50_000, False), (150_000, True)):
         with full(most), pytest.raises(SplError):
-            restore(log, folder)
+            restore(log, folder, salvage=salvage)
         assert log.read_bytes() == before
         assert not log.with_name("hub.db-restoring").exists()
+
+
+@pytest.mark.claim("M5")
+def test_what_is_salvaged_is_in_the_new_log_or_the_old_one_stays(log: Path, folder: Path) -> None:
+    size = make(log, folder).path.stat().st_size
+    write(log, 10, "later")
+    kept = read(log)
+    # Enough for the backup and for a write-ahead log, and not for folding the one into the other.
+    with full(size), pytest.raises(BackupFailed, match="nothing can be put in the place"):
+        restore(log, folder, salvage=True)
+    assert read(log) == kept
+    with full(size + 10 * 4096):
+        assert restore(log, folder, salvage=True).salvaged == 10
+    assert read(log) == kept
+
+
+def test_where_the_backups_cannot_take_the_old_log_it_stays_beside_the_new_one(
+    log: Path, folder: Path, tmp_path: Path
+) -> None:
+    make(log, tmp_path, tmp_path / "away.db")
+    write(log, 1, "later")
+    folder.touch()
+    for held in (RECORDS + 1, RECORDS):
+        done = restore(log, folder, tmp_path / "away.db")
+        assert done.replaced is not None
+        assert done.replaced.parent == log.parent
+        assert done.replaced.name.startswith("hub.db-replaced-")
+        assert examine(str(done.replaced / "hub.db"), "it") == held
+        assert look(str(log), served=True).records == RECORDS
+        assert finish(log, folder) is None
+
+
+def test_a_mark_goes_with_its_log_whatever_is_there_in_its_place(log: Path, folder: Path) -> None:
+    make(log, folder)
+    write(log, 1, "later")
+    done = restore(log, folder)
+    assert done.replaced is not None
+    assert read_mark(str(done.replaced / "hub.db")) == RECORDS + 1
+    os.unlink(mark_of(str(log)))
+    os.mkdir(mark_of(str(log)))
+    done = restore(log, folder)
+    assert done.acknowledged is None
+    assert done.replaced is not None
+    assert os.path.isdir(mark_of(str(done.replaced / "hub.db")))
+    assert read_mark(str(log)) == look(str(log), served=True).records == RECORDS
 
 
 # --- killed at any moment ---
@@ -414,6 +488,7 @@ def test_a_restore_that_is_killed_anywhere_leaves_a_log_or_is_finished_later(
             done = finish(log, folder)
             assert done is not None
             assert done.records == look(str(log), served=True).records == new
+            assert done.held == done.acknowledged == old
             seen.add("refused")
         else:
             seen.add({old: "old", new: "new"}[look(str(log), served=True).records])

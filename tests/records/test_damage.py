@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from spl.records.record import Record
+    from spl.records.writer import Append, Outcome
 
 RECORDS = 300
 
@@ -304,13 +305,64 @@ def test_a_record_that_cannot_be_read_as_one_is_damage(log: Path) -> None:
     asyncio.run(run())
 
 
+def last_leaf(path: Path, name: str) -> int:
+    """Give the offset of the last page of an index's entries (SQLite's file format, 1.6)."""
+    root, content = page(path, name), path.read_bytes()
+    assert content[root] == 2
+    return (int.from_bytes(content[root + 8 : root + 12], "big") - 1) * 4096
+
+
 @pytest.mark.claim("M5")
+@pytest.mark.parametrize("met", ["a record that is none", "a page that is none"])
+def test_of_appends_that_are_written_together_none_is_added_to_a_log_that_one_of_them_finds_damaged(
+    log: Path, met: str
+) -> None:
+    if met == "a record that is none":
+        # The one that is there, as far as its thread, its actor and its clock say.
+        replace(log, b'{"text":"text 17"}', b'{"text":"text 17" ')
+        meets = draft("text 17", thread="th_3", clock=3)
+    else:
+        overwrite(log, last_leaf(log, "sqlite_autoindex_records_2"), b"\xff" * 4096)
+        meets = draft(thread="th_6")
+
+    async def run() -> None:
+        async with opened(log) as store:
+            results = await asyncio.gather(
+                store.append([draft(thread="th_0")]), store.append([meets]), return_exceptions=True
+            )
+            assert [type(result) for result in results] == [StoreDamaged] * 2
+            assert await store.count() == RECORDS
+
+    asyncio.run(run())
+
+
+def test_damage_that_was_met_while_records_were_written_is_said_after_they_are_answered(
+    log: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def run() -> None:
+        async with opened(log) as store:
+            deliver = store._writer._deliver
+
+            def met(outcomes: list[tuple[Append, Outcome]]) -> None:
+                store._call_in_loop(store._refuse, StoreDamaged("it is damaged"))
+                deliver(outcomes)
+
+            monkeypatch.setattr(store._writer, "_deliver", met)
+            assert (await store.append([draft("before")]))[0].created
+            assert store.failing == "it is damaged"
+
+    asyncio.run(run())
+
+
+@pytest.mark.claim("M5")
+@pytest.mark.parametrize("side", ["", "-wal"])
 @pytest.mark.parametrize("moved", ["is gone", "has been put in its place"])
-def test_nothing_is_acknowledged_once_the_file_is_another(log: Path, moved: str) -> None:
+def test_nothing_is_acknowledged_once_a_file_is_another(log: Path, moved: str, side: str) -> None:
     def move() -> None:
-        log.rename(log.with_name("elsewhere"))
+        file = log.with_name(f"{log.name}{side}")
+        file.rename(log.with_name("elsewhere"))
         if moved != "is gone":
-            shutil.copy(log.with_name("elsewhere"), log)
+            shutil.copy(log.with_name("elsewhere"), file)
 
     async def run() -> None:
         async with opened(log) as store:

@@ -407,7 +407,7 @@ def test_a_path_with_the_marks_of_a_uri_is_only_a_path(tmp_path: Path) -> None:
     assert {found.name for found in tmp_path.iterdir()} == {path.name, f"{path.name}-mark"}
 
 
-def test_a_log_is_known_by_its_mark_and_format(path: Path, make_store: MakeStore) -> None:
+def test_a_log_is_known_by_its_application_id_and_format(path: Path, make_store: MakeStore) -> None:
     in_store(make_store, write_two)
     with connect(path) as connection:
         assert connection.execute("PRAGMA application_id").fetchone() == (APPLICATION_ID,)

@@ -1,10 +1,12 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from spl.errors import RunFinished
 from spl.kernel import names
 from spl.kernel.outcome import Ending
 from spl.transports.in_process import drive
@@ -129,6 +131,28 @@ def test_a_loop_that_is_cancelled_says_that_the_daemon_ended_it(tmp_path: Path) 
             assert await loop == Ending(clean=False, cause="daemon")
 
     asyncio.run(run())
+
+
+def test_a_loop_that_fails_as_it_is_cancelled_is_no_fault_that_nobody_saw(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told: list[dict[str, Any]] = []
+
+    async def run() -> None:
+        async def failing(*_: object) -> None:
+            loop.cancel()
+            raise RunFinished("it has ended")
+
+        asyncio.get_running_loop().set_exception_handler(lambda _, context: told.append(context))
+        async with instance(tmp_path) as here:
+            opened = await here.open(actor=OPERATOR)
+            monkeypatch.setattr(opened, "door", failing)
+            loop = asyncio.create_task(drive(opened, grace=GRACE))
+            assert await loop == Ending(clean=False, cause="daemon")
+        gc.collect()
+
+    asyncio.run(run())
+    assert told == []
 
 
 # --- a run that is to end ---

@@ -13,7 +13,7 @@ from spl.errors import InvalidBody, StoreUnavailable
 from spl.records.canonical import canonical, parse
 from spl.records.mark import read_mark
 from spl.records.rows import COLUMNS
-from spl.records.schema import failure, open_at_rest, require_log, tables
+from spl.records.schema import Fault, failure, open_at_rest, require_log, strangers
 from spl.records.verification.findings import Finding, Findings, LogVerification, quoted
 from spl.records.verification.thread import verify_thread
 
@@ -27,7 +27,6 @@ _FAULTS: Final = 20
 # By the index over threads, which ends in the sequence: nothing has to be sorted, and one row is held at a time.
 _ROWS: Final = f"SELECT {COLUMNS}, ordinal FROM records ORDER BY thread, sequence"  # noqa: S608 - constants
 _SEQUENCES: Final = "SELECT sequence FROM records NOT INDEXED ORDER BY sequence"
-_OBJECTS: Final = "SELECT type, name, sql FROM sqlite_schema WHERE name NOT LIKE 'sqlite\\_%' ESCAPE '\\'"
 _EXISTS: Final = "SELECT 1 FROM records WHERE id = ?"
 
 
@@ -110,19 +109,12 @@ class _Log:
 
     def _has_our_tables(self) -> bool:
         """Hold what the file is made of against a log; tell whether it can be read, and runs nothing of another's."""
-        due = tables()
-        found = {(type_, name): sql for type_, name, sql in self._connection.execute(_OBJECTS)}
-        ours = ("table", "records") in found
-        for (type_, name), sql in found.items():
-            if sql != due.get((type_, name)):
-                ours = False
-                self.say(
-                    "schema", f"its {quoted(type_)} {quoted(name)} is none of a log's, so no record is read"
-                )
-        for type_, name in due.keys() - found.keys():
-            # Came later: a log that only an earlier release has opened has none.
-            if name != "records_owner":
-                self.say("schema", f"it lacks the {type_} {name}")
+        ours = True
+        for part in strangers(self._connection):
+            readable = part.fault is Fault.MISSING and part.type != "table"
+            ours = ours and readable
+            end = "" if readable else ", so no record is read"
+            self.say("schema", f"its {quoted(part.type)} {quoted(part.name)} {part.fault}{end}")
         return ours
 
     def _sequences(self) -> int:
