@@ -12,7 +12,7 @@ from spl.cli.options import common
 from spl.cli.output import is_json, print_document, print_json, print_line, print_rows
 from spl.cli.text import brief, shown
 from spl.client import Client, error_of, segment
-from spl.errors import InvalidBody, SplError
+from spl.errors import InvalidBody, NotFound, SplError
 from spl.records.canonical import parse
 
 if TYPE_CHECKING:
@@ -92,14 +92,17 @@ def thread_watch(thread: str, home: str | None, output: str | None, since: int |
 
 def _followed(client: Client, path: str, position: int | None) -> Iterator[Json]:
     """Give the records of an event stream, which is opened again where it was as often as it breaks."""
-    answered, wait = False, 0.0
+    answered, wait, last = False, 0.0, None
     while True:
         try:
+            if last is not None:
+                _require_same_log(client, last)
             for event in client.watch(path, position=position):
                 answered, wait = True, 0.0
                 position = position if event.id is None else event.id
                 if event.name == "record.created":
-                    yield event.data["record"]
+                    last = event.data["record"]
+                    yield last
                 elif event.name == "error":
                     raise error_of(event.data)
         except SplError as error:
@@ -110,6 +113,17 @@ def _followed(client: Client, path: str, position: int | None) -> Iterator[Json]
             click.echo("spl: thread watch: the stream has broken off; waiting for the daemon", err=True)
         wait = min(max(2 * wait, _FIRST_WAIT), _LONGEST_WAIT)
         time.sleep(wait)
+
+
+def _require_same_log(client: Client, last: Json) -> None:
+    """See that the log still has the last record that came: in one put back from a backup, others follow it."""
+    try:
+        client.request("GET", f"/v1/records/{last['id']}")
+    except NotFound:
+        raise NotFound(
+            f"the record {last['sequence']} that came last is not in the log any more, which was put back from a backup",
+            remedy="begin anew, without --since",
+        ) from None
 
 
 def _rows(pages: Iterator[Json]) -> Iterator[tuple[object, object, str]]:

@@ -81,6 +81,8 @@ def look(path: str, *, served: bool = False, longest: Backup | None = None) -> F
     if size and _size(f"{path}-journal"):
         roll_back(path)
         size = _size(path)
+    if size is None and os.path.lexists(path):
+        raise StoreUnavailable(f"the log {path} cannot be opened: it is not a regular file")
     if not size:
         if wal > _HEADER:
             raise _gone(path, size, "and its write-ahead log is there")
@@ -165,7 +167,6 @@ def _size(path: str) -> int | None:
         status = os.lstat(path)
     except OSError:
         return None
-    # Of what else has the name, whoever opens it says what it is.
     return status.st_size if stat.S_ISREG(status.st_mode) else None
 
 

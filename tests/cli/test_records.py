@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from spl.errors import DaemonUnreachable, IngestFailed, InvalidBody, TokenRevoked, WatchersExceeded
+from spl.errors import DaemonUnreachable, IngestFailed, InvalidBody, NotFound, TokenRevoked, WatchersExceeded
 from tests.server import error
 
 if TYPE_CHECKING:
@@ -128,6 +128,8 @@ def streams(daemon: Daemon) -> list[Any]:
     """Give the answers that one who watches th_1 is given, one after the other; to be filled by the test."""
     answers: list[Any] = []
     daemon.routes["GET /v1/threads/th_1/watch"] = lambda _: answers.pop(0)
+    for record in RECORDS:
+        daemon.routes[f"GET /v1/records/{record['id']}"] = record
     return answers
 
 
@@ -152,8 +154,20 @@ def test_a_thread_is_watched_across_whatever_breaks_the_stream_until_nothing_can
     *said, last = ended.stderr.splitlines()
     assert said == ["spl: thread watch: the stream has broken off; waiting for the daemon"] * 3
     assert (ended.returncode, last.split(": ")[1]) == (TokenRevoked.exit_status, "TOKEN_REVOKED")
-    asked = [request.headers.get("last-event-id") for request in daemon.requests]
+    asked = [request.headers.get("last-event-id") for request in daemon.requests if "/watch" in request.path]
     assert asked == ["2", "7", "7", "8", "9", "9"]
+
+
+def test_a_watch_ends_where_the_log_has_not_what_it_showed_last(
+    spl: Spl, daemon: Daemon, streams: list[Any]
+) -> None:
+    # The log was put back from a backup, and has gone on past where the watch was: by sequences nothing is missing.
+    streams += [told(RECORDS[0]) + SHUTDOWN, told(RECORDS[1]) + FAILED]
+    del daemon.routes[f"GET /v1/records/{RECORDS[0]['id']}"]
+    ended = spl("thread", "watch", "th_1")
+    assert [json.loads(line) for line in ended.stdout.splitlines()] == RECORDS[:1]
+    assert ended.returncode == NotFound.exit_status
+    assert "put back from a backup; begin anew" in ended.stderr
 
 
 def test_a_watched_thread_is_one_document_a_line(spl: Spl, streams: list[Any]) -> None:

@@ -174,6 +174,17 @@ def test_a_log_that_must_be_there_and_is_not_is_no_new_one(tmp_path: Path) -> No
     assert look(str(path)) == (0, 0)
 
 
+@pytest.mark.parametrize("make", [lambda path: path.symlink_to("elsewhere"), lambda path: path.mkdir()])
+def test_what_is_no_file_in_the_place_of_the_log_is_not_called_gone(
+    log: Path, make: Callable[[Path], None]
+) -> None:
+    log.rename(log.with_name("elsewhere"))
+    make(log)
+    with pytest.raises(StoreUnavailable, match="it is not a regular file") as error:
+        look(str(log), served=True)
+    assert type(error.value) is StoreUnavailable
+
+
 def test_without_its_mark_a_log_is_measured_by_the_longest_backup(log: Path) -> None:
     backup = Backup(log.with_name("b.db"), datetime.now(UTC), RECORDS + 1)
     assert look(str(log), longest=backup).records == RECORDS
