@@ -268,6 +268,15 @@ class WatchersExceeded(SplError):
     remedy = "close an event stream, then open this one again"
 
 
+class RequestsExceeded(SplError):
+    """As many requests of one member are under way at once as a member may have."""
+
+    code = "REQUESTS_EXCEEDED"
+    status = 429
+    exit_status = 29
+    remedy = "wait for the answer of one, then ask again"
+
+
 class Lagged(SplError):
     """An event stream's reader takes less than comes; told on the stream itself, which ends with it."""
 

@@ -18,6 +18,17 @@ if TYPE_CHECKING:
 
     from escape.installation import Installation
 
+# No test modules by their names, but with assertions whose failures are to be explained too; before any is imported.
+pytest.register_assert_rewrite(
+    "tests.api.served",
+    "tests.end_to_end.crash.checks",
+    "tests.end_to_end.daemon",
+    "tests.end_to_end.load",
+    "tests.fuzz.attacked",
+    "tests.kernel.doors",
+    "tests.records.contract",
+)
+
 
 @pytest.fixture(scope="session")
 def world_readable() -> Iterator[Installation]:

@@ -28,6 +28,9 @@ if TYPE_CHECKING:
     from escape.inside import World
 
 
+_TWO_MEASURES = "a request with a length and with chunks was read"
+
+
 def _hidden(world: World) -> tuple[bytes, ...]:
     """Give requests that must not be heard where a body or a header is meant: the operator's, and one for nobody."""
     return kept(message(world, "GET /v1/records")), kept(message(world, RUN, bearer=""))
@@ -39,9 +42,8 @@ def _length_and_chunks(world: World) -> str:
         "Transfer-Encoding: chunked\r\nContent-Length: {0}\r\n",
     )
     bodies = [b"0\r\n\r\n" + hidden for hidden in _hidden(world)]
-    return behind(
-        world, (framed(world, order.format(len(body)), body) for body in bodies for order in orders)
-    )
+    asked = (framed(world, order.format(len(body)), body) for body in bodies for order in orders)
+    return all_refused(world, asked, _TWO_MEASURES)
 
 
 def _chunks_within_a_length(world: World) -> str:
@@ -49,7 +51,7 @@ def _chunks_within_a_length(world: World) -> str:
     for hidden in _hidden(world):
         chunk = f"{len(hidden):x}\r\n".encode() + hidden + b"\r\n0\r\n\r\n"
         asked.append(framed(world, "Content-Length: 4\r\nTransfer-Encoding: chunked\r\n", chunk))
-    return behind(world, asked)
+    return all_refused(world, asked, _TWO_MEASURES)
 
 
 def _encodings(world: World) -> str:
@@ -261,10 +263,10 @@ _ROWS = (
         "both",
         "hides a request behind chunks that a length denies",
         _length_and_chunks,
-        _HIDDEN,
+        "400",
         "CVE-2026-40561",
     ),
-    ("within", "hides a request in a chunk that a shorter length denies", _chunks_within_a_length, _LAST, ""),
+    ("within", "hides a request in a chunk that a shorter length denies", _chunks_within_a_length, "400", ""),
     (
         "encodings",
         "names encodings that are nearly chunked",

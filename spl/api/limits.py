@@ -42,6 +42,9 @@ def body_limit(app: ASGIApp, limit: int, *, seconds: float = 60.0) -> ASGIApp:
 async def _body(scope: Scope, receive: Receive, limit: int) -> bytes | None:
     """Read the whole body; None if the client went away."""
     length = dict(scope["headers"]).get(b"content-length")
+    if not limit and any(name == b"transfer-encoding" for name, _ in scope["headers"]):
+        # Nothing is to come, and nobody who is not known is given time to say so.
+        raise BodyTooLarge("this path takes no body")
     if length is not None and int(length) > limit:
         raise BodyTooLarge(f"the request's body of {int(length)} bytes is over the limit of {limit}")
     body = bytearray()
@@ -78,6 +81,11 @@ async def refuse_unread(error: SplError, receive: Receive, send: Send) -> None:
         (b"content-length", str(len(document)).encode()),
         (b"connection", b"close"),
         *([(b"www-authenticate", b"Bearer")] if error.status == 401 else []),
+        *(
+            (b"retry-after", str(said).encode())
+            for name, said in error.fields.items()
+            if name == "retry_after_secs"
+        ),
     ]
     # Hypercorn queues a few messages for the application and then waits: were nobody to take them, it would
     # wait for ever, the answer given and the connection still open.

@@ -20,9 +20,10 @@ from hypercorn.app_wrappers import ASGIWrapper
 from hypercorn.asyncio.tcp_server import TCPServer
 from hypercorn.asyncio.worker_context import WorkerContext
 from hypercorn.config import Config
-from hypercorn.events import Closed
+from hypercorn.events import Closed, Updated
 from hypercorn.protocol.h11 import H11Protocol
 
+from spl.api.pace import Pace
 from spl.api.peer import Peer, peer
 from spl.api.untaken import MAX_UNTAKEN, Untaken, Writer
 from spl.errors import HomeUnsafe, PortInUse
@@ -31,6 +32,7 @@ from spl.home import check_socket_path
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from hypercorn.events import Event
     from hypercorn.typing import ASGIFramework
     from starlette.types import ASGIApp
 
@@ -40,6 +42,10 @@ MAX_HEAD: Final = 16 * 1024
 
 # What the kernel buffers for one peer, which would grow to 4 MiB (tcp(7), tcp_wmem); a unix socket has about as much.
 _SEND_BUFFER: Final = 256 * 1024
+# And of one peer's (tcp_rmem). All of it is read at once, and lies here while the request before it is answered.
+_RECEIVE_BUFFER: Final = 32 * 1024
+# Connections taken in one turn of the event loop; of the requests on them, see spl.api.pace.
+_ACCEPTED_AT_ONCE: Final = 8
 _ACCEPT_RETRY: Final = 0.1
 _ABORT_SECONDS: Final = 1.0
 
@@ -84,6 +90,7 @@ def bind_tcp(host: str, port: int) -> socket.socket:
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         # What is accepted inherits it.
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _SEND_BUFFER)
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, _RECEIVE_BUFFER)
         sock.bind((host, port))
         sock.listen(BACKLOG)
     except OSError as error:
@@ -103,7 +110,8 @@ class Listener:
     taken longest when all of them together are `most_untaken` bytes behind: an answer is kept until it is taken, and
     nobody need read what they asked for.
     A connection whose peer `admit` refuses is closed with nothing read from it and nothing written to it, and so is
-    one past `most` in all, or past `most_each` of one process: the daemon's descriptors are for everyone.
+    one past `most_each` of one process: the daemon's descriptors are for everyone. Past `most` in all the one goes that
+    has been without a request for longest, or the new one where each has one: whoever says nothing keeps nobody out.
     """
 
     def __init__(
@@ -130,6 +138,9 @@ class Listener:
         self._config = _config(idle)
         self._context = WorkerContext(None)
         self._connections: set[asyncio.Task[None]] = set()
+        self._idle: dict[_Connection, None] = {}
+        self._leaving: set[_Connection] = set()
+        self._pace = Pace()
         self._retry: asyncio.TimerHandle | None = None
         self._out_of_room = False
 
@@ -163,8 +174,8 @@ class Listener:
             await asyncio.wait(self._connections, timeout=seconds)
 
     def _accept(self) -> None:
-        # As many as may wait at once, then the loop's other work gets its turn.
-        for _ in range(BACKLOG):
+        # A few, then the loop's other work gets its turn.
+        for _ in range(_ACCEPTED_AT_ONCE):
             try:
                 connection, _ = self._sock.accept()
             except BlockingIOError:
@@ -205,9 +216,23 @@ class Listener:
         task.add_done_callback(lambda done: self._let_go(done, who))
 
     def _has_room(self, who: Peer) -> bool:
-        if len(self._connections) >= self._most:
+        if self._most_each is not None and self._held[who.pid] >= self._most_each:
             return False
-        return self._most_each is None or self._held[who.pid] < self._most_each
+        return len(self._connections) - len(self._leaving) < self._most or self._make_room()
+
+    def _make_room(self) -> bool:
+        longest = next(iter(self._idle), None)
+        if longest is None:
+            return False
+        del self._idle[longest]
+        self._leaving.add(longest)
+        longest.writer.transport.abort()
+        return True
+
+    def _note(self, connection: _Connection, idle: bool) -> None:
+        self._idle.pop(connection, None)
+        if idle and connection not in self._leaving:
+            self._idle[connection] = None
 
     def _let_go(self, task: asyncio.Task[None], who: Peer) -> None:
         self._connections.discard(task)
@@ -217,12 +242,17 @@ class Listener:
 
     async def _serve(self, connection: socket.socket, who: Peer) -> None:
         peer.set(who)  # the tasks of the application are made by this one and inherit it
-        reader = asyncio.StreamReader()
+        # Twice as much is read ahead, and what the kernel has besides, while an earlier request is answered.
+        reader = asyncio.StreamReader(limit=MAX_HEAD)
         protocol = asyncio.StreamReaderProtocol(reader)
         transport, _ = await self._loop.connect_accepted_socket(lambda: protocol, connection)
         writer = Writer(self._untaken, transport, protocol, reader, self._loop)
+        served = _Connection(self._app, self._loop, self._config, self._context, {}, reader, writer)
+        served.pace = self._pace
+        served.note = lambda idle: self._note(served, idle)
+        self._note(served, True)
         try:
-            await _Connection(self._app, self._loop, self._config, self._context, {}, reader, writer)
+            await served
         except OSError:
             pass  # the peer is gone
         except Exception:
@@ -235,15 +265,26 @@ class Listener:
             self._untaken.forget(writer)
             with contextlib.suppress(OSError):
                 await writer.wait_closed()
+            self._note(served, False)
+            self._leaving.discard(served)
 
 
 class _Connection(TCPServer):
-    """Hypercorn's server of one connection, held to HTTP/1.1."""
+    """Hypercorn's server of one connection, held to HTTP/1.1 and to a pace; `note` is told when it is idle or not."""
+
+    note: Callable[[bool], None]
+    pace: Pace
+
+    async def protocol_send(self, event: Event) -> None:
+        if isinstance(event, Updated):
+            self.note(event.idle)
+        await super().protocol_send(event)
 
     async def _read_data(self) -> None:
         wrapper = self.protocol
         # The wrapper would switch to HTTP/2 when a request asks for it.
         self.protocol = _Http1(  # type: ignore[assignment]
+            self.pace,
             wrapper.app,
             wrapper.config,
             wrapper.context,
@@ -270,7 +311,10 @@ class _Http1(H11Protocol):
     A confined worker, or anyone on the loopback, has no business with an HTTP/2 or a WebSocket parser.
     """
 
-    _gone = False
+    def __init__(self, pace: Pace, *connection: Any) -> None:
+        super().__init__(*connection)
+        self._pace = pace
+        self._gone = False
 
     async def handle(self, event: Any) -> None:
         # It is told when the peer has gone: what that one had asked for beforehand is done for nobody.
@@ -283,6 +327,7 @@ class _Http1(H11Protocol):
     async def _create_stream(self, request: Any) -> None:
         if self._gone:
             return
+        await self._pace.begin()
         # h11 bounds a head that comes in pieces, and not one that is there at once.
         if len(request.target) + sum(len(name) + len(value) for name, value in request.headers) > MAX_HEAD:
             await self._send_error_response(HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE)

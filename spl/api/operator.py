@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import asyncio
+from collections import Counter
 from collections.abc import Awaitable, Callable
 from contextlib import nullcontext
 from dataclasses import asdict, dataclass, field
@@ -16,9 +16,19 @@ from starlette.routing import Route
 from spl.api.answers import PAGE_BYTES, JsonAnswer, error_answer, listing, record_listing
 from spl.api.limits import body_limit, refuse_unread
 from spl.api.members import MembersApi
-from spl.api.requests import Body, EventBody, RecordBody, StartBody, beginning, page, query, read_body
+from spl.api.requests import LONG, Body, EventBody, RecordBody, StartBody, beginning, page, query, read_body
 from spl.api.streaming import EventStream
-from spl.errors import ActorNotCovered, Internal, InvalidBody, MethodNotAllowed, NotFound, SplError
+from spl.api.turns import Turns
+from spl.api.watching import MOST_EACH
+from spl.errors import (
+    ActorNotCovered,
+    Internal,
+    InvalidBody,
+    MethodNotAllowed,
+    NotFound,
+    RequestsExceeded,
+    SplError,
+)
 from spl.kernel.principals import CONFIG_WRITE, RECORDS_READ
 from spl.kernel.rows import STATES
 
@@ -39,8 +49,8 @@ if TYPE_CHECKING:
 _OPEN = "/health"
 """The one path that needs no bearer."""
 
-_LISTINGS = 4
-"""Members' listings that are made at once: each takes some ten times its text, and a member may ask for many."""
+_MOST_EACH = MOST_EACH + 32
+"""Requests of one member at once, its event streams among them: each may hold a body of the largest size."""
 
 Handler = Callable[["Request", "Principal"], Awaitable["Response"]]
 
@@ -55,7 +65,8 @@ class OperatorApi:
     authenticator: Authenticator
     watching: Watching
     health: Callable[[], Awaitable[dict[str, Any]]]
-    _listings: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(_LISTINGS))
+    _turns: Turns = field(default_factory=Turns)
+    _going: Counter[str] = field(default_factory=Counter)
 
     def routes(self) -> list[Route]:
         """Give the routes, one a method and path."""
@@ -120,13 +131,30 @@ class OperatorApi:
                 await bodiless(scope, receive, send)
                 return
             try:
-                self.authenticator.principal(Request(scope))
+                who = self.authenticator.principal(Request(scope)).sees
+                self._refuse_more(who)
             except SplError as error:
                 await refuse_unread(error, receive, send)
                 return
-            await limited(scope, receive, send)
+            if who is None:
+                await limited(scope, receive, send)
+                return
+            self._going[who] += 1
+            try:
+                await limited(scope, receive, send)
+            finally:
+                self._going[who] -= 1
+                if not self._going[who]:
+                    del self._going[who]
 
         return known_only
+
+    def _refuse_more(self, member: str | None) -> None:
+        if member is not None and self._going[member] >= _MOST_EACH:
+            raise RequestsExceeded(
+                f"{member} has {self._going[member]} requests under way, as many as a member may have",
+                retry_after_secs=1,
+            )
 
     def _route(self, method: str, path: str, handler: Handler) -> Route:
         async def endpoint(request: Request) -> Response:
@@ -150,9 +178,10 @@ class OperatorApi:
 
     async def _append(self, request: Request, principal: Principal) -> Response:
         query(request)
-        body = await read_body(request, RecordBody)
-        appended = await self.kernel.write(principal, body.draft())
-        return JsonAnswer(appended.record.wire(), 201 if appended.created else 200)
+        async with await self._turn(request, principal):
+            body = await read_body(request, RecordBody)
+            appended = await self.kernel.write(principal, body.draft())
+            return JsonAnswer(appended.record.wire(), 201 if appended.created else 200)
 
     async def _records(self, request: Request, principal: Principal) -> Response:
         principal.require(RECORDS_READ)
@@ -178,10 +207,11 @@ class OperatorApi:
     async def _threads(self, request: Request, principal: Principal) -> Response:
         principal.require(RECORDS_READ)
         since, limit = page(query(request, "since", "limit"))
-        rows = await self.kernel.store.threads(owner=principal.sees, since=since, limit=limit + 1)
-        return listing(
-            [{"object": "thread", **row._asdict()} for row in rows[:limit]], has_more=len(rows) > limit
-        )
+        async with self._turns.of(principal.sees):
+            rows = await self.kernel.store.threads(owner=principal.sees, since=since, limit=limit + 1)
+            return listing(
+                [{"object": "thread", **row._asdict()} for row in rows[:limit]], has_more=len(rows) > limit
+            )
 
     async def _thread_records(self, request: Request, principal: Principal) -> Response:
         principal.require(RECORDS_READ)
@@ -195,7 +225,7 @@ class OperatorApi:
             self.watching,
             principal,
             lambda: self.authenticator.principal(request),
-            lambda: self._turn(principal),
+            lambda: self._turns.of(principal.sees),
             thread=request.path_params.get("thread"),
             position=position,
             since_clock=since_clock,
@@ -222,34 +252,39 @@ class OperatorApi:
                 most_bytes=PAGE_BYTES,
             )
 
-        async with self._turn(principal):
+        async with self._turns.of(principal.sees):
             return await record_listing(read, since, limit)
 
-    def _turn(self, principal: Principal) -> AbstractAsyncContextManager[None]:
-        """Give the wait for one's turn to have a listing made; the operator is not kept waiting by any member."""
-        return nullcontext() if principal.sees is None else self._listings
+    async def _turn(self, request: Request, principal: Principal) -> AbstractAsyncContextManager[None]:
+        """Give the wait for one's turn to have a body worked on that is long, and none for another."""
+        is_long = len(await request.body()) > LONG
+        return self._turns.of(principal.sees) if is_long else nullcontext()
 
     async def _start(self, request: Request, principal: Principal) -> Response:
         query(request)
-        body = await read_body(request, StartBody)
+        async with await self._turn(request, principal):
+            body = await read_body(request, StartBody)
         run = await self.transports.start(principal, body.start())
         return JsonAnswer(await self.kernel.rows.row(run.terms.thread), 201)
 
     async def _preview(self, request: Request, principal: Principal) -> Response:
         query(request)
-        body = await read_body(request, StartBody)
+        async with await self._turn(request, principal):
+            body = await read_body(request, StartBody)
         return JsonAnswer(await self.transports.preview(principal, body.start()))
 
     async def _event(self, request: Request, principal: Principal) -> Response:
         query(request)
-        (await read_body(request, EventBody)).require_known()
+        async with await self._turn(request, principal):
+            (await read_body(request, EventBody)).require_known()
         return await self._stop(request, principal)
 
     async def _cancel(self, request: Request, principal: Principal) -> Response:
         """Answer the older name of the stop event, which takes no body, or an empty object."""
         query(request)
         if await request.body():
-            await read_body(request, Body)
+            async with await self._turn(request, principal):
+                await read_body(request, Body)
         return await self._stop(request, principal)
 
     async def _stop(self, request: Request, principal: Principal) -> Response:
@@ -266,7 +301,7 @@ class OperatorApi:
         actor = fields.get("actor", principal.sees)
         if principal.sees not in (None, actor):
             raise ActorNotCovered(f"the bearer does not cover the runs of {actor!r}")
-        async with self._turn(principal):
+        async with self._turns.of(principal.sees):
             rows, more = await self.kernel.rows.page(
                 state=fields.get("state"), actor=actor, since=since, limit=limit, most_bytes=PAGE_BYTES
             )

@@ -21,6 +21,9 @@ if TYPE_CHECKING:
 MOST = 1000
 MOST_ITEMS = 100_000
 MOST_DIGITS = 100_000
+LONG = 16384
+"""Bytes of a body past which it is worked on when the turn of whoever sent it comes, the operator's at once."""
+
 _SHORT = 65536
 _LONG = 1e17
 _WITH_EXPONENT = re.compile(rb"[0-9][eE][+]?[0-9]{2}")

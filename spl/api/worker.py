@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import AsyncExitStack
 from typing import TYPE_CHECKING, Any
 
 import structlog
@@ -10,7 +11,8 @@ from spl.api.answers import JsonAnswer, error_answer
 from spl.api.authentication import bearer
 from spl.api.limits import body_limit, refuse_unread
 from spl.api.peer import peer
-from spl.api.requests import MOST_ITEMS, read_json
+from spl.api.requests import LONG, MOST_ITEMS, read_json
+from spl.api.turns import Turns
 from spl.errors import Internal, InvalidBody, NotFound, SplError, Unauthenticated
 
 if TYPE_CHECKING:
@@ -37,6 +39,7 @@ def worker_app(credentials: Credentials, *, max_body_bytes: int) -> ASGIApp:
 
     `max_body_bytes` bounds what is said to the model, which is a whole conversation; elsewhere a run has less to say.
     """
+    turns = Turns()
     short = body_limit(_door, min(max_body_bytes, _SHORT_BODY_BYTES))
     long = body_limit(_door, max_body_bytes)
 
@@ -61,7 +64,7 @@ def worker_app(credentials: Credentials, *, max_body_bytes: int) -> ASGIApp:
                 await refuse_unread(Unauthenticated("this door needs a live run credential"), receive, send)
                 return
             inner = long if door == "infer" else short
-            await inner({**scope, "run": run, "door": door}, receive, send)
+            await inner({**scope, "run": run, "door": door, "turns": turns}, receive, send)
 
     return app
 
@@ -72,10 +75,16 @@ async def _door(scope: Scope, receive: Receive, send: Send) -> None:
         # What is said to the model holds what tools said, commas and all.
         most = 4 * MOST_ITEMS if scope["door"] == "infer" else MOST_ITEMS
         body = message.get("body", b"")
-        payload: Any = await read_json(body, most_items=most) if scope["method"] == "POST" else {}
-        if not isinstance(payload, dict):
-            raise InvalidBody("the body must be a JSON object")
-        answer = JsonAnswer(await scope["run"].door(scope["door"], payload))
+        async with AsyncExitStack() as turn:
+            if len(body) > LONG:
+                await turn.enter_async_context(scope["turns"].of(scope["run"].terms.thread))
+            payload: Any = await read_json(body, most_items=most) if scope["method"] == "POST" else {}
+            if not isinstance(payload, dict):
+                raise InvalidBody("the body must be a JSON object")
+            if scope["door"] != "record":
+                # A model or a tool may have to be waited for; what is written down is as much work as it was to read.
+                await turn.aclose()
+            answer = JsonAnswer(await scope["run"].door(scope["door"], payload))
     except SplError as error:
         answer = error_answer(error)
     except Exception:  # noqa: BLE001 - logged, and answered without its text

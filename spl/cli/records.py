@@ -121,7 +121,7 @@ def _require_same_log(client: Client, last: Json) -> None:
         client.request("GET", f"/v1/records/{last['id']}")
     except NotFound:
         raise NotFound(
-            f"the record {last['sequence']} that came last is not in the log any more, which was put back from a backup",
+            f"the record {last['sequence']}, which came last, is not in the log: it was put back from a backup",
             remedy="begin anew, without --since",
         ) from None
 

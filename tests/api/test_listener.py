@@ -13,6 +13,7 @@ import struct
 import subprocess
 import sys
 import time
+from collections import Counter
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -22,6 +23,7 @@ from starlette.routing import Route
 
 from spl.api.limits import body_limit
 from spl.api.listener import Listener, bind_tcp, bind_unix
+from spl.api.pace import AT_ONCE
 from spl.api.peer import peer
 from spl.errors import HomeUnsafe, PortInUse, SocketPathTooLong
 
@@ -692,8 +694,8 @@ def test_connections_past_the_bound_are_closed_unread_and_there_is_room_again_wh
     async def talk() -> None:
         held = [await asyncio.open_unix_connection(path) for _ in range(served)]
         for reader, writer in held:
-            writer.write(GET)
-            assert (await answer(reader))[0] == 200
+            writer.write(b"GET /endless HTTP/1.1\r\nHost: x\r\n\r\n")
+            await reader.readuntil(b"data: first\n\n")
         late, late_writer = await asyncio.open_unix_connection(path)
         assert await late.read() == b""
         late_writer.close()
@@ -710,6 +712,65 @@ def test_connections_past_the_bound_are_closed_unread_and_there_is_room_again_wh
             writer.close()
 
     serve(bind_unix(path, 0o600), talk, **bounds)
+
+
+@pytest.mark.parametrize("said", [b"", b"GET / HTTP/1.1\r\nHost: ", GET])
+def test_whoever_asks_nothing_keeps_nobody_out_and_goes_who_has_asked_nothing_for_longest(
+    path: str, said: bytes
+) -> None:
+    async def talk() -> None:
+        busy, busy_writer = await asyncio.open_unix_connection(path)
+        busy_writer.write(b"GET /endless HTTP/1.1\r\nHost: x\r\n\r\n")
+        await busy.readuntil(b"data: first\n\n")
+        held = []
+        for _ in range(20):
+            reader, writer = await asyncio.open_unix_connection(path)
+            held.append((reader, writer))
+            writer.write(said)
+            # Served, and idle from then on, before the next.
+            if said == GET:
+                assert (await answer(reader))[0] == 200
+        late, late_writer = await asyncio.open_unix_connection(path)
+        late_writer.write(GET)
+        assert (await answer(late))[0] == 200
+        for reader, _ in held[:18]:
+            with contextlib.suppress(ConnectionResetError):
+                assert await reader.read() == b""
+        busy_writer.write(b"x")
+        assert not busy.at_eof()
+        for _, writer in (*held, (late, late_writer), (busy, busy_writer)):
+            writer.close()
+
+    serve(bind_unix(path, 0o600), talk, most=4)
+
+
+def test_of_requests_that_come_at_once_a_few_begin_in_each_turn_of_the_event_loop(path: str) -> None:
+    began: list[int] = []
+    turns = 0
+
+    async def count() -> None:
+        nonlocal turns
+        while True:
+            turns += 1
+            await asyncio.sleep(0)
+
+    async def app(scope: Scope, receive: Receive, send: Send) -> None:
+        began.append(turns)
+        await Response("")(scope, receive, send)
+
+    async def talk() -> None:
+        counting = asyncio.create_task(count())
+        held = [await asyncio.open_unix_connection(path) for _ in range(40)]
+        for _, writer in held:
+            writer.write(GET * 2)
+        for reader, writer in held:
+            assert (await answer(reader))[0] == (await answer(reader))[0] == 200
+            writer.close()
+        counting.cancel()
+
+    serve(bind_unix(path, 0o600), talk, app)
+    assert len(began) == 80
+    assert max(Counter(began).values()) <= AT_ONCE
 
 
 @pytest.mark.parametrize(

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from spl.api.requests import LONG, read_json
 from spl.api.worker import DOORS
 from spl.kernel import names
 from spl.kernel.outcome import Ending
@@ -343,6 +344,40 @@ def test_the_end_of_a_run_closes_the_door_a_model_call_hangs_in(tmp_path: Path) 
         assert (await served.here.kinds(run.terms.thread))[-1] == "loop_outcome"
 
     serve(tmp_path, talk, says("x"), provider=provider)
+
+
+def test_of_what_runs_say_at_length_one_is_worked_on_at_a_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def talk(served: Served) -> None:
+        reading: list[str] = []
+        opened = asyncio.Event()
+
+        async def gated(body: bytes, **bounds: Any) -> Any:
+            payload = await read_json(body, **bounds)
+            reading.append(payload["body"]["text"][:5])
+            if reading[-1] == "first":
+                await opened.wait()
+            return payload
+
+        monkeypatch.setattr("spl.api.worker.read_json", gated)
+
+        async def say(text: str) -> int:
+            bearer = served.entrust(await served.here.open())
+            said = {"kind": names.REPORT, "body": {"text": text}}
+            return (await served.ask("POST", "/v1/worker/records", said, bearer=bearer, on="worker")).status
+
+        first = asyncio.create_task(say("first" + "x" * LONG))
+        while not reading:  # noqa: ASYNC110 - the listener's turn, not a wait
+            await asyncio.sleep(0)
+        other = asyncio.create_task(say("other" + "x" * LONG))
+        for _ in range(5):
+            assert await say("short") == 200
+        assert reading == ["first", *["short"] * 5]
+        opened.set()
+        assert list(await asyncio.gather(first, other)) == [200, 200]
+
+    serve(tmp_path, talk)
 
 
 def test_one_request_of_a_run_is_read_at_a_time_however_many_connections_it_has(tmp_path: Path) -> None:

@@ -60,7 +60,7 @@ def soak(daemon: Daemon, runs: int, kills: int, seed: int) -> Figures:
     daemon.set_transport("sandboxed")
     first = _run(daemon)  # what a daemon loads on first use, and keeps
     (figures.receipt,) = daemon.bodies(first, "core.work.isolation.v1")
-    figures.before = holdings(daemon) | {OWNED: Counter(owned(*UIDS))}
+    figures.before = _at_rest(daemon) | {OWNED: Counter(owned(*UIDS))}
     figures.memory.append(memory(daemon))
     for number in range(runs):
         _run(daemon)
@@ -156,6 +156,15 @@ def owned(first: int, last: int) -> Iterator[str]:
         # The kernel makes these two for each uid as it is looked up, and drops them with the uid's last process.
         if int(row.split()[5]) in mine and not re.search(r" _uid(_ses)?\.\d+", row):
             yield f"key {row}"
+
+
+def _at_rest(daemon: Daemon) -> dict[str, Counter[str]]:
+    """Look until one look is as the one before, with a request between: its last connection may be closing still."""
+    before = None
+    while (now := holdings(daemon)) != before:
+        before = now
+        daemon.request("GET", "/v1/engine/health")
+    return now
 
 
 def settled(daemon: Daemon, before: dict[str, Counter[str]]) -> dict[str, Counter[str]]:

@@ -18,7 +18,7 @@ import pytest
 
 from spl import __version__
 from tests.claims import ROOT
-from tests.end_to_end import leaks
+from tests.end_to_end import leaks, watchers
 from tests.end_to_end import load as loads
 from tests.end_to_end.crash import world as crashes
 from tests.end_to_end.test_load import check
@@ -39,13 +39,14 @@ CRASHES = 100
 LOADED_RUNS, LOADED_MEMBERS, LOADED_PLACES = 200, 50, 8
 BESIDE_ONE = ((1, 5), (8, 10))
 """Places, and members beside the one that asks without end."""
-BAD_REQUESTS, BAD_FILES = 5000, 2000
+WATCHERS, TOLD, LARGE = 500, 200, 60
+BAD_REQUESTS, BAD_FILES = 10_000, 2000
 RECORDS = (1000, 10_000_000)
 BYTES_EACH = 1200
 """Of a record on the disk, with its share of the indexes, and as much again while they are made."""
 
-PARTS = ("runs", "crashes", "load", "requests", "files", "records")
-"""In the order of the page. What watchers hold and are told is still to come between the load and bad input."""
+PARTS = ("runs", "crashes", "load", "watchers", "requests", "files", "records")
+"""In the order of the page."""
 
 INTRODUCTION = """\
 # Soak
@@ -113,9 +114,19 @@ def test_two_hundred_runs_of_fifty_members_all_get_through_and_one_that_asks_wit
 
 
 @pytest.mark.timeout(900)
+def test_five_hundred_watchers_are_told_everything_and_as_many_that_take_nothing_hold_little(
+    hosted: Shape, home: Path
+) -> None:
+    with hosted.daemon(home) as daemon:
+        _found["watchers"] = watchers.told(watchers.watch(daemon, WATCHERS, TOLD, LARGE))
+
+
+@pytest.mark.timeout(900)
 def test_no_bad_request_comes_to_a_fault(hosted: Shape, home: Path) -> None:
-    with hosted.daemon(home, **leaks.SETTING) as daemon:
+    # Streams that are left open say so soon.
+    with hosted.daemon(home, SPL_HEARTBEAT_SECONDS="1", **leaks.SETTING) as daemon:
         figures = bad_requests.rounds(daemon, BAD_REQUESTS, SEED)
+    assert figures.grown() == {}
     _found["requests"] = "## Bad input\n" + bad_requests.told(figures)
 
 
