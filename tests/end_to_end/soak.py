@@ -51,7 +51,7 @@ PARTS = ("runs", "crashes", "load", "watchers", "requests", "files", "records")
 INTRODUCTION = """\
 # Soak
 
-What becomes of a daemon in long and in hostile use. `make soak` makes this page, as root and in some twenty minutes,
+What becomes of a daemon in long and in hostile use. `make soak` makes this page, as root and in some ten minutes,
 once every part of it has held what it says must hold.
 
 | | |
