@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from spl.errors import InvalidBody, StoreDamaged, StoreUnavailable
 from spl.records.mark import read_mark
+from spl.records.queries import COUNT
 from spl.records.record import record_id
 from spl.records.rows import BODY, COLUMNS, UNREADABLE, to_record
 from spl.records.schema import (
@@ -46,7 +47,6 @@ _BEGIN_ANEW: Final = (
     "log, without members, rules, tiers or runs"
 )
 
-_LAST = "SELECT coalesce(max(sequence), 0) FROM records"
 _NEWEST_ROWS = f"SELECT {COLUMNS} FROM records ORDER BY sequence DESC LIMIT {_NEWEST}"  # noqa: S608 - constants
 _ALL_ROWS = f"SELECT {COLUMNS} FROM records ORDER BY sequence"  # noqa: S608 - constants
 # Walked in the order of an index, so that nothing is sorted.
@@ -143,7 +143,7 @@ def unfinished(path: str) -> str:
 
 def last_sequence(connection: sqlite3.Connection) -> int:
     """Give the sequence of a log's last record, 0 without any; raises `sqlite3.Error`."""
-    last: int = connection.execute(_LAST).fetchone()[0]
+    last: int = connection.execute(COUNT).fetchone()[0]
     return last
 
 

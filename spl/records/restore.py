@@ -22,6 +22,7 @@ from spl.records.backup import listed, remove_with_sides, timestamp
 from spl.records.durable import sync
 from spl.records.examination import examine, flaw, last_sequence, unfinished
 from spl.records.mark import Mark, mark_of, read_mark
+from spl.records.queries import INSERT, LAST_ORDINAL
 from spl.records.rows import COLUMNS
 from spl.records.schema import connect, failure, open_at_rest, open_reader, open_writer, require_log
 
@@ -38,8 +39,6 @@ _ANOTHER: Final = "name another backup, or none: then the newest that is whole i
 
 _ROW = f"SELECT {COLUMNS} FROM records NOT INDEXED WHERE sequence = ?"  # noqa: S608 - constants
 _NEWEST = f"SELECT {COLUMNS} FROM records NOT INDEXED ORDER BY sequence DESC LIMIT 1"  # noqa: S608 - constants
-_INSERT = f"INSERT INTO records ({COLUMNS}, ordinal) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"  # noqa: S608 - constants
-_LAST = "SELECT ordinal FROM records WHERE thread = ? ORDER BY sequence DESC LIMIT 1"
 _ID_AT = "SELECT id FROM records WHERE sequence = ?"
 
 
@@ -249,9 +248,9 @@ def _salvage(log: Path, draft: Path) -> int:
         sequence = end
         new.execute("BEGIN IMMEDIATE")
         while (row := _whole_row(old, sequence + 1)) is not None:
-            last = new.execute(_LAST, (row[_THREAD],)).fetchone()
+            last = new.execute(LAST_ORDINAL, (row[_THREAD],)).fetchone()
             try:
-                new.execute(_INSERT, (*row, 1 if last is None else last[0] + 1))
+                new.execute(INSERT, (*row, 1 if last is None else last[0] + 1))
             except sqlite3.IntegrityError:
                 break
             sequence += 1

@@ -11,12 +11,13 @@ from contextlib import closing, suppress
 from typing import TYPE_CHECKING, Any, Final, Self
 
 from spl.errors import SplError, StoreDamaged, StoreUnavailable
+from spl.records import queries
 from spl.records.durable import sync
 from spl.records.examination import Found, look
 from spl.records.mark import Mark
 from spl.records.record import is_record_id
-from spl.records.rows import BODY, COLUMNS, UNREADABLE, Checked, to_record
-from spl.records.schema import OWNER, failure, open_reader, open_writer
+from spl.records.rows import BODY, UNREADABLE, Checked, to_record
+from spl.records.schema import failure, open_reader, open_writer
 from spl.records.store import Appended, ThreadRow
 from spl.records.writer import Append, Outcome, Writer
 
@@ -33,25 +34,6 @@ _WALKED: Final = 5000
 _WALKED_OF_KIND: Final = 10
 """How many records are walked along before each of the owner's threads is looked at after all; of a kind, times ten."""
 _MAX_INTEGER: Final = 2**63 - 1  # SQLite's; Python's have no end
-
-_GET = f"SELECT {COLUMNS} FROM records WHERE id = ?"  # noqa: S608 - constants
-_THREADS = """
-SELECT
-    thread,
-    (SELECT last.ordinal FROM records AS last WHERE last.thread = records.thread ORDER BY last.sequence DESC LIMIT 1),
-    sequence,
-    (SELECT max(last.sequence) FROM records AS last WHERE last.thread = records.thread)
-FROM records WHERE ordinal = 1 {belonging} AND sequence > ? ORDER BY sequence LIMIT ?
-"""
-_OWNER_OF = f"SELECT {OWNER} FROM records WHERE thread = ? ORDER BY sequence LIMIT 1"  # noqa: S608 - constants
-_HAS_MANY = f"SELECT 1 FROM records WHERE ordinal = 1 AND {OWNER} = ? LIMIT 1 OFFSET ?"  # noqa: S608 - constants
-_UNFINISHED = f"""
-SELECT {COLUMNS} FROM records AS opening WHERE kind = ? AND NOT EXISTS (
-    SELECT 1 FROM records AS closing WHERE closing.thread = opening.thread AND closing.kind = ?
-) ORDER BY sequence
-"""  # noqa: S608 - constants
-# Nothing is deleted and a refused insert gives its number back, so the last sequence is the count.
-_COUNT = "SELECT coalesce(max(sequence), 0) FROM records"
 
 
 class SqliteStore:
@@ -132,7 +114,7 @@ class SqliteStore:
         self._require_open()
         if not is_record_id(id):
             return None
-        rows = await self._read(_GET, (bytes.fromhex(id),))
+        rows = await self._read(queries.GET, (bytes.fromhex(id),))
         return next(iter(self._records(rows)), None)
 
     async def select(
@@ -153,17 +135,17 @@ class SqliteStore:
             rows = await self._walked(actor, kind, owner, since, limit, most_bytes)
             if rows is not None:
                 return self._records(rows)
-        query, values = _selection(thread, actor, kind, owner, newest_first=newest_first)
+        query, values = queries.selection(thread, actor, kind, owner, newest_first=newest_first)
         return self._records(await self._read(query, (*values, since, limit), most_bytes))
 
     async def _walked(
         self, actor: str | None, kind: str | None, owner: str, since: int, limit: int, most_bytes: int | None
     ) -> list[tuple[Any, ...]] | None:
         """Give the page of an owner who has much of the log, found by walking along a part of it; None if it is not."""
-        if not await self._read(_HAS_MANY, (owner, _MANY_THREADS)):
+        if not await self._read(queries.HAS_MANY, (owner, _MANY_THREADS)):
             return None
         until = _bounded(since + _WALKED * (1 if kind is None else _WALKED_OF_KIND))
-        query, values = _walk(actor, kind, owner)
+        query, values = queries.walk(actor, kind, owner)
         rows = await self._read(query, (*values, since, until, limit), most_bytes)
         if len(rows) >= limit or until >= await self.count():
             return rows
@@ -172,22 +154,22 @@ class SqliteStore:
 
     async def threads(self, *, owner: str | None = None, since: int = 0, limit: int = 100) -> list[ThreadRow]:
         """See `Store.threads`."""
-        query, values = _openings(owner)
+        query, values = queries.openings(owner)
         rows = await self._read(query, (*values, _bounded(since), _bounded(limit)))
         return [ThreadRow(*row) for row in rows]
 
     async def owner(self, thread: str) -> str | None:
         """See `Store.owner`."""
-        rows = await self._read(_OWNER_OF, (thread,))
+        rows = await self._read(queries.OWNER_OF, (thread,))
         return rows[0][0] if rows else None
 
     async def unfinished(self, opening_kind: str, closing_kind: str) -> list[Record]:
         """See `Store.unfinished`."""
-        return self._records(await self._read(_UNFINISHED, (opening_kind, closing_kind)))
+        return self._records(await self._read(queries.UNFINISHED, (opening_kind, closing_kind)))
 
     async def count(self) -> int:
         """See `Store.count`."""
-        count: int = (await self._read(_COUNT, ()))[0][0]
+        count: int = (await self._read(queries.COUNT, ()))[0][0]
         return count
 
     def subscribe(self, callback: Callable[[Record], None]) -> Callable[[], None]:
@@ -359,51 +341,3 @@ def _first(rows: Iterable[tuple[Any, ...]], most_bytes: int) -> list[tuple[Any, 
 def _bounded(number: int) -> int:
     """Bring a number into SQLite's range; below zero, which LIMIT takes as without end, is zero."""
     return min(max(number, 0), _MAX_INTEGER)
-
-
-def _openings(owner: str | None) -> tuple[str, list[str]]:
-    """Give the query that lists threads by their first records, and its values before `since` and `limit`."""
-    belonging = "" if owner is None else f"AND {OWNER} = ?"
-    return _THREADS.format(belonging=belonging), [] if owner is None else [owner]
-
-
-def _walk(actor: str | None, kind: str | None, owner: str) -> tuple[str, list[str]]:
-    """Give the query that finds an owner's records among all of a part of the log, and its values before the others."""
-    # The plus keeps SQLite from the index over actors; the one over kinds is in sequence order too, and shorter.
-    given = [
-        (term, value) for term, value in (("+actor = ?", actor), ("kind = ?", kind)) if value is not None
-    ]
-    where = " AND ".join([*(term for term, _ in given), f"? = ({_OWNER_OF.replace('?', 'each.thread')})"])
-    query = f"""
-        SELECT {COLUMNS} FROM records AS each WHERE {where} AND sequence > ? AND sequence <= ? ORDER BY sequence LIMIT ?
-    """  # noqa: S608 - no value is in it
-    return query, [*(value for _, value in given), owner]
-
-
-def _selection(
-    thread: str | None, actor: str | None, kind: str | None, owner: str | None, *, newest_first: bool
-) -> tuple[str, list[str]]:
-    """Give the query that finds records, and its values before `since` and `limit`."""
-    terms: list[str] = []
-    values: list[str] = []
-    # The plus keeps SQLite from the index over actors: the kernel's own has most of the log, and a thread little.
-    by_actor = "actor = ?" if thread is None and owner is None else "+actor = ?"
-    for term, value in (("thread = ?", thread), (by_actor, actor), ("kind = ?", kind)):
-        if value is not None:
-            terms.append(term)
-            values.append(value)
-    if owner is not None and thread is not None:
-        terms.append(f"? = ({_OWNER_OF})")
-        values += [owner, thread]
-    where = " AND ".join([*terms, "sequence > ?"])
-    order = f"ORDER BY sequence {'DESC' if newest_first else 'ASC'}"
-    if owner is None or thread is not None:
-        return f"SELECT {COLUMNS} FROM records WHERE {where} {order} LIMIT ?", values  # noqa: S608 - no value is in it
-    # CROSS JOIN keeps SQLite from walking the log in sequence order, past all that others own. What it sorts
-    # instead is no more than the owner has above `since`: sequences, taken from an index.
-    page = f"""
-        SELECT sequence FROM (SELECT thread FROM records WHERE ordinal = 1 AND {OWNER} = ?) AS opening
-            CROSS JOIN records ON records.thread = opening.thread
-        WHERE {where} {order} LIMIT ?
-    """  # noqa: S608 - no value is in it
-    return f"SELECT {COLUMNS} FROM records WHERE sequence IN ({page}) {order}", [owner, *values]  # noqa: S608

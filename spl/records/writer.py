@@ -8,6 +8,7 @@ import threading
 from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
 
 from spl.errors import IngestFailed, SplError, StoreDamaged, StoreUnavailable
+from spl.records.queries import INSERT, LAST_ORDINAL
 from spl.records.record import MAX_CLOCK, record_id
 from spl.records.rows import COLUMNS, UNREADABLE, Checked, to_record
 from spl.records.schema import failure
@@ -25,8 +26,6 @@ _GROUP: Final = 512
 
 Outcome: TypeAlias = "list[Appended] | SplError"
 
-_INSERT = f"INSERT INTO records ({COLUMNS}, ordinal) VALUES (NULL, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"  # noqa: S608 - constants
-_LAST = "SELECT ordinal FROM records WHERE thread = ? ORDER BY sequence DESC LIMIT 1"
 _HIGHEST = "SELECT max(clock) FROM records WHERE thread = ? AND actor = ?"
 _AT_CLOCK = f"SELECT {COLUMNS} FROM records WHERE thread = ? AND actor = ? AND clock = ?"  # noqa: S608 - constants
 
@@ -191,9 +190,9 @@ class Writer:
         if highest is not None and clock <= highest:
             return Appended(self._stored(draft, id_, clock, highest), created=False)
         row = checked.row(id_, parents, clock)
-        last = self._connection.execute(_LAST, (draft.thread,)).fetchone()
+        last = self._connection.execute(LAST_ORDINAL, (draft.thread,)).fetchone()
         ordinal = 1 if last is None else last[0] + 1
-        sequence = self._connection.execute(_INSERT, (*row, ordinal)).lastrowid
+        sequence = self._connection.execute(INSERT, (None, *row, ordinal)).lastrowid
         return Appended(to_record((sequence, *row)), created=True)
 
     def _unwritten(self, error: sqlite3.Error | StoreDamaged) -> StoreUnavailable:

@@ -13,7 +13,7 @@ from multiprocessing import get_context
 from typing import TYPE_CHECKING, Any
 
 from spl.kernel.names import LOOP, OUTCOME
-from spl.records import sqlite
+from spl.records import queries as asked
 from spl.records.record import Draft, record_id
 from spl.records.rows import COLUMNS, Checked
 from spl.records.schema import open_writer
@@ -152,11 +152,11 @@ def queries(number: int) -> dict[str, tuple[str, list[Any]]]:
         since: int = 0, *, newest_first: bool = False, **named: str | None
     ) -> tuple[str, list[Any]]:
         given = [named.get(name) for name in ("thread", "actor", "kind", "owner")]
-        query, values = sqlite._selection(*given, newest_first=newest_first)
+        query, values = asked.selection(*given, newest_first=newest_first)
         return query, [*values, since, page]
 
     def walk(since: int, kind: str | None = None) -> tuple[str, list[Any]]:
-        query, values = sqlite._walk(None, kind, OPERATOR)
+        query, values = asked.walk(None, kind, OPERATOR)
         return query, [*values, since, number, page]
 
     run = f"th_run_{number // LONG // OF_A_RUN:024x}"
@@ -178,12 +178,12 @@ def queries(number: int) -> dict[str, tuple[str, list[Any]]]:
         "the first page of an owner of much": walk(0),
         "a late page of an owner of much": walk(late),
         "the runs of an owner of much": walk(0, LOOP),
-        "whether an owner has much": (sqlite._HAS_MANY, [OPERATOR, PAGE]),
-        "the threads": (sqlite._openings(None)[0], [0, page]),
-        "an owner's threads": (sqlite._openings(OPERATOR)[0], [OPERATOR, 0, page]),
-        "a thread's owner": (sqlite._OWNER_OF, ["th_long"]),
-        "a record": (sqlite._GET, [bytes(32)]),
-        "the count": (sqlite._COUNT, []),
+        "whether an owner has much": (asked.HAS_MANY, [OPERATOR, PAGE]),
+        "the threads": (asked.openings(None)[0], [0, page]),
+        "an owner's threads": (asked.openings(OPERATOR)[0], [OPERATOR, 0, page]),
+        "a thread's owner": (asked.OWNER_OF, ["th_long"]),
+        "a record": (asked.GET, [bytes(32)]),
+        "the count": (asked.COUNT, []),
     }
 
 

@@ -14,8 +14,9 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from spl.errors import IngestFailed, StoreUnavailable
+from spl.records.queries import openings, selection
 from spl.records.schema import APPLICATION_ID, FORMAT
-from spl.records.sqlite import SqliteStore, _openings, _selection
+from spl.records.sqlite import SqliteStore
 from tests.records.contract import (
     CLOSING,
     OPENING,
@@ -474,7 +475,7 @@ def test_every_selection_follows_an_index_that_is_in_sequence_order(
 ) -> None:
     in_store(make_store, write_two)
     for owner in (None, "did:a:b") if thread is not None else (None,):
-        query, values = _selection(thread, actor, kind, owner, newest_first=newest_first)
+        query, values = selection(thread, actor, kind, owner, newest_first=newest_first)
         found = plan(path, query, [*values, 0, 100])
         assert found.startswith("SEARCH records USING "), found
         assert "TEMP B-TREE" not in found
@@ -491,7 +492,7 @@ def test_what_is_selected_for_an_owner_is_reached_by_its_threads_and_touches_no_
     path: Path, make_store: MakeStore, actor: str | None, kind: str | None, newest_first: bool
 ) -> None:
     in_store(make_store, write_two)
-    query, values = _selection(None, actor, kind, "did:a:b", newest_first=newest_first)
+    query, values = selection(None, actor, kind, "did:a:b", newest_first=newest_first)
     found = plan(path, query, [*values, 0, 100])
     searches = [step for step in found.split("; ") if step.startswith("SEARCH")]
     assert len(searches) == 3, found
@@ -507,16 +508,16 @@ def test_what_is_selected_for_an_owner_is_reached_by_its_threads_and_touches_no_
 def test_counting_and_listing_threads_and_openings_never_scan_the_log(
     path: Path, make_store: MakeStore
 ) -> None:
-    from spl.records import sqlite
+    from spl.records import queries
 
     in_store(make_store, write_two)
-    mine, all_ = _openings("did:a:b"), _openings(None)
+    mine, all_ = openings("did:a:b"), openings(None)
     for query, values in (
-        (sqlite._COUNT, []),
+        (queries.COUNT, []),
         (all_[0], [*all_[1], 0, 100]),
         (mine[0], [*mine[1], 0, 100]),
-        (sqlite._OWNER_OF, ["th_1"]),
-        (sqlite._UNFINISHED, [OPENING, CLOSING]),
+        (queries.OWNER_OF, ["th_1"]),
+        (queries.UNFINISHED, [OPENING, CLOSING]),
     ):
         found = plan(path, query, values)
         assert "SCAN" not in found, found
@@ -538,7 +539,7 @@ def test_a_log_from_before_threads_had_owners_is_taken_over_in_the_format_it_has
     assert in_store(make_store, read) == ["th_1"]
     with connect(path) as connection:
         assert connection.execute("PRAGMA user_version").fetchone() == (FORMAT,)
-    mine = _openings("did:a:ana")
+    mine = openings("did:a:ana")
     assert "records_owner" in plan(path, mine[0], [*mine[1], 0, 100])
 
 
