@@ -416,17 +416,25 @@ def test_the_hosts_proc_is_no_source_under_any_name(tmp_path: Path, path: str) -
         assert (caught.value.layer, "/proc" in caught.value.observed) == ("mounts", True)
 
 
+def innermost(folder: Path, name: str, depth: int) -> int:
+    """Make so many folders of a name in each other; gives the descriptor of the last, which no path may reach.
+
+    As a tool makes them: each from the descriptor of the one before.
+    """
+    outer = os.open(folder, os.O_RDONLY)
+    for _ in range(depth):
+        os.mkdir(name, dir_fd=outer)
+        inner = os.open(name, os.O_RDONLY, dir_fd=outer)
+        os.close(outer)
+        outer = inner
+    return outer
+
+
 def test_a_file_of_the_home_is_known_also_at_a_path_that_is_too_long_to_be_named(tmp_path: Path) -> None:
     home, shown = tmp_path / "home", tmp_path / "shown"
     home.mkdir()
     shown.mkdir()
-    # As a tool makes it: a folder in a folder, each from the descriptor of the one before.
-    folder = os.open(home, os.O_RDONLY)
-    for _ in range(20):
-        os.mkdir("d" * 250, dir_fd=folder)
-        inner = os.open("d" * 250, os.O_RDONLY, dir_fd=folder)
-        os.close(folder)
-        folder = inner
+    folder = innermost(home, "d" * 250, 20)
     os.close(os.open("f" * 250, os.O_CREAT, 0o600, dir_fd=folder))
     sources.require(str(shown), str(home))
 
@@ -442,12 +450,7 @@ def test_a_home_of_a_thousand_folders_in_each_other_is_looked_through(tmp_path: 
     home, shown = tmp_path / "home", tmp_path / "shown"
     home.mkdir()
     shown.mkdir()
-    folder = os.open(home, os.O_RDONLY)
-    for _ in range(1200):
-        os.mkdir("d", dir_fd=folder)
-        inner = os.open("d", os.O_RDONLY, dir_fd=folder)
-        os.close(folder)
-        folder = inner
+    folder = innermost(home, "d", 1200)
     os.close(os.open("file", os.O_CREAT, 0o600, dir_fd=folder))
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     try:

@@ -155,6 +155,20 @@ class Shape:
             check=False,
         )
 
+    def begin(self, *arguments: str, **environment: str) -> subprocess.Popen[str]:
+        """Start an `spl` command as this user, and leave it running."""
+        return subprocess.Popen(
+            self.spl(*arguments),
+            env={**self.environment, **environment},
+            user=self.uid,
+            group=self.uid,
+            extra_groups=[],
+            cwd="/",
+            text=True,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+        )
+
     def shell(
         self, home: Path, script: str, *, prefix: Sequence[str] = (), cwd: str = "/", **environment: str
     ) -> subprocess.CompletedProcess[str]:

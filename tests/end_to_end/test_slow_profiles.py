@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import subprocess
 import threading
 from typing import TYPE_CHECKING
 
@@ -94,17 +93,8 @@ def test_a_daemon_that_judges_the_chosen_profile_for_ever_at_its_start_can_be_en
         choose(daemon, "own")
         assert daemon.stop() == 0
     write(shape, home, SLOW)
-    starting = subprocess.Popen(
-        shape.spl("serve", "--home", str(home), "--port", "0"),
-        env={**shape.environment, **judging_for_ever(shape, home)},
-        user=shape.uid,
-        group=shape.uid,
-        extra_groups=[],
-        cwd="/",
-        text=True,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-    )
+    serve = ("serve", "--home", str(home), "--port", "0")
+    starting = shape.begin(*serve, **judging_for_ever(shape, home))
     try:
         assert starting.stderr is not None
         assert any("for ever" in line for line in starting.stderr)

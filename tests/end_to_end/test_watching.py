@@ -5,13 +5,13 @@ from __future__ import annotations
 import contextlib
 import json
 import signal
-import subprocess
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
 from tests.end_to_end.daemon import SECONDS, Log
 
 if TYPE_CHECKING:
+    import subprocess
     from collections.abc import Iterator
     from pathlib import Path
 
@@ -25,17 +25,7 @@ def watching(shape: Shape, daemon: Daemon) -> Iterator[tuple[subprocess.Popen[st
     url, token = f"http://127.0.0.1:{daemon.port}", (daemon.home / "token").read_text().strip()
     with (
         ThreadPoolExecutor(1) as reading,
-        subprocess.Popen(
-            shape.spl("thread", "watch", "th_1", "-o", "json"),
-            env={**shape.environment, "SPL_URL": url, "SPL_TOKEN": token},
-            user=shape.uid,
-            group=shape.uid,
-            extra_groups=[],
-            cwd="/",
-            text=True,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-        ) as process,
+        shape.begin("thread", "watch", "th_1", "-o", "json", SPL_URL=url, SPL_TOKEN=token) as process,
     ):
         assert process.stdout is not None
         printed = Log()
