@@ -82,11 +82,18 @@ class Client:
         return self._where if isinstance(self._where, str) else f"http://{_joined(self._where)}"
 
     def request(
-        self, method: str, path: str, body: Json | None = None, *, query: Mapping[str, object] | None = None
+        self,
+        method: str,
+        path: str,
+        body: Json | None = None,
+        *,
+        query: Mapping[str, object] | None = None,
+        timeout: float | None = None,
     ) -> Json:
         """Send one request and give the answer; what is None in the query is left out.
 
-        Raises the error that the daemon answered with, and DaemonUnreachable if it did not answer as one.
+        `timeout` is in seconds, and the client's own unless given. Raises the error that the daemon answered with,
+        and DaemonUnreachable if it did not answer as one.
         """
         given = {name: str(value) for name, value in (query or {}).items() if value is not None}
         target = f"{path}?{urlencode(given)}" if given else path
@@ -97,7 +104,7 @@ class Client:
         if body is not None:
             payload = json.dumps(body).encode()
             headers["Content-Type"] = "application/json"
-        connection = _Connection(self._where, self._timeout)
+        connection = _Connection(self._where, self._timeout if timeout is None else timeout)
         try:
             with self._reaching():
                 status, raw = _exchange(connection, method, target, payload, headers)

@@ -34,7 +34,8 @@ from spl.backups import Backups
 from spl.errors import HostUnsupported, StoreUnavailable
 from spl.home import HOSTED_RUN, Home, Lock, login
 from spl.inference.broker import Broker
-from spl.inference.provider import provider_named
+from spl.inference.chosen import chosen
+from spl.inference.prices import Flat
 from spl.kernel.admission import Admission, available_memory
 from spl.kernel.config import MOST_CAPACITY, Config
 from spl.kernel.config import PROFILE as DEFAULT_PROFILE
@@ -149,6 +150,7 @@ class Daemon:
                 f"spl {__version__} serves {printable(str(self.home.path))}",
                 f"  operator API  http://{ADDRESS}:{self.port} and {printable(str(self.home.operator_socket))}",
                 f"  worker doors  {printable(self.worker_socket)}",
+                f"  provider      {kernel.broker}",
                 f"  shape         {hosts.shape()}",
                 f"  layers        {layers}",
                 (
@@ -179,7 +181,7 @@ class Daemon:
             },
             "isolation": self.transports.isolation.wire(),
             "store": {"backend": "sqlite", "failing": kernel.store.failing, **await self.backups.wire()},
-            "provider": {"name": kernel.broker.provider.name},
+            "provider": kernel.broker.state(),
         }
 
 
@@ -196,7 +198,8 @@ async def assemble(
     reaches it. Must be the main thread's, as `serve` must.
     """
     began = time.monotonic()
-    broker = Broker(provider_named(settings.provider))
+    broker = _broker(settings)
+    stack.push_async_callback(broker.provider.close)
     home, tcp = _take(settings, stack)
     backups = Backups(home, settings.backups_kept)
     worker_path, workers = _worker_socket(home, stack)
@@ -253,6 +256,29 @@ async def assemble(
     stack.push_async_callback(transports.stop)
     daemon.capacity = (await transports.room(config.profile, seconds=_LOOK_SECONDS)).capacity
     return daemon
+
+
+def _broker(settings: Settings) -> Broker:
+    """Take the provider of the settings, with its key if it has one; the home need not be there yet."""
+    provider = chosen(
+        settings.provider,
+        url=settings.provider_url,
+        model=settings.model,
+        key=Home(settings.home).read_key,
+        seconds=settings.provider_seconds,
+    )
+    broker = Broker(
+        provider,
+        {name: Flat.of(price.input, price.output, price.cached) for name, price in settings.prices.items()},
+        most_output_tokens=settings.max_output_tokens,
+    )
+    if broker.price(provider.default_model) is None:
+        _log.warning(
+            "the model has no price: runs with a budget are refused, and so is every sandboxed one",
+            provider=provider.name,
+            model=provider.default_model,
+        )
+    return broker
 
 
 async def _kernel(

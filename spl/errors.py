@@ -397,6 +397,15 @@ class WorkDailyCapExceeded(SplError):
     remedy = "start again after midnight UTC, or ask the operator for another tier"
 
 
+class ModelUnpriced(SplError):
+    """A run with a ceiling asks for a model that nobody has given a price."""
+
+    code = "MODEL_UNPRICED"
+    status = 422
+    exit_status = 39
+    remedy = "give the model a price in config.toml (0 is a price) and start the daemon anew, or name another model"
+
+
 class RunFinished(SplError):
     """The run has ended; nothing more can be done in it."""
 

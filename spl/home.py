@@ -30,9 +30,10 @@ HOSTED_RUN: Final = "/run/spl"
 MAX_SOCKET_PATH: Final = 107
 """Bytes; sockaddr_un holds 108 with the final NUL (unix(7))."""
 
-_FOLDERS: Final = ("profiles", "data", "run", "logs", "backups")
+_FOLDERS: Final = ("profiles", "secrets", "data", "run", "logs", "backups")
 _LOCK_SECONDS: Final = 1.0
-_MAX_TOKEN_FILE: Final = 4096
+_MAX_SECRET: Final = 4096
+"""Bytes of a token's or a key's file."""
 _TOKEN: Final = re.compile(r"spl_[a-z0-9]+_[0-9a-f]{8}_[A-Za-z0-9_-]{43}")
 
 
@@ -72,6 +73,7 @@ class Home:
         self.database: Final = path / "hub.db"
         self.token: Final = path / "token"
         self.profiles: Final = path / "profiles"
+        self.secrets: Final = path / "secrets"
         self.data: Final = path / "data"
         self.run: Final = path / "run"
         self.operator_socket: Final = path / "run" / "spl.sock"
@@ -168,27 +170,33 @@ class Home:
         DaemonUnreachable if there is none: no daemon has run in this home.
         """
         what = f"the token file {str(self.token)!r}"
-        try:
-            # Not blocking, for what should be a file and is a FIFO.
-            descriptor = os.open(self.token, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
-        except FileNotFoundError:
-            raise DaemonUnreachable(f"{what} is not there: no daemon has run in this home") from None
-        except OSError as error:
-            reason = "it is a symlink" if self.token.is_symlink() else error.strerror
-            raise HomeUnsafe(f"{what} is refused: {reason}") from None
-        with os.fdopen(descriptor, "rb") as file:
-            status = os.fstat(descriptor)
-            if not stat.S_ISREG(status.st_mode):
-                raise HomeUnsafe(f"{what} is refused: it is not a regular file")
-            if status.st_uid != os.geteuid():
-                raise HomeUnsafe(f"{what} is refused: it belongs to uid {status.st_uid}")
-            if status.st_mode & 0o077:
-                mode = stat.S_IMODE(status.st_mode)
-                raise HomeUnsafe(f"{what} is refused: its mode {mode:04o} opens it to others")
-            token = file.read(_MAX_TOKEN_FILE).decode("ascii", errors="replace").strip()
+        token = _read_secret(self.token, what)
+        if token is None:
+            raise DaemonUnreachable(f"{what} is not there: no daemon has run in this home")
         if _TOKEN.fullmatch(token) is None:
             raise HomeUnsafe(f"{what} is refused: it does not hold a token")
         return token
+
+    def read_key(self, provider: str) -> str | None:
+        """Give the key of a provider as `secrets/PROVIDER.key` holds it now, None if there is none.
+
+        Raises HomeUnsafe if its file or the folder is a symlink, someone else's or open to others, and for what can be
+        no key: a key is one word of visible ASCII.
+        """
+        path = self.secrets / f"{provider}.key"
+        # Not the whole path: a member's run may end with this.
+        what = f"the key file 'secrets/{provider}.key' of the home"
+        if os.path.lexists(self.secrets):
+            folder = _open_folder(self.secrets)
+            try:
+                _check_folder(folder, Path("secrets"))
+            finally:
+                os.close(folder)
+        key = _read_secret(path, what)
+        # It becomes a header's value: with a line's end in it, it would become more than that.
+        if key is not None and not (key and key.isascii() and key.isprintable() and " " not in key):
+            raise HomeUnsafe(f"{what} is refused: it does not hold a key, one word of visible ASCII")
+        return key
 
     @contextlib.contextmanager
     def _new_token(self, login: str) -> Iterator[tuple[str, Path]]:
@@ -245,6 +253,30 @@ def running_pid(home: Home) -> int | None:
     try:
         # What the file says counts only while somebody holds the lock: a pid outlives its process.
         return None if _flock(descriptor, fcntl.LOCK_SH) else _read_pid(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _read_secret(path: Path, what: str) -> str | None:
+    """Give what a file says that must be its owner's alone, None if there is no such file."""
+    try:
+        # Not blocking, for what should be a file and is a FIFO.
+        descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        reason = "it is a symlink" if path.is_symlink() else error.strerror
+        raise HomeUnsafe(f"{what} is refused: {reason}") from None
+    try:
+        status = os.fstat(descriptor)
+        if not stat.S_ISREG(status.st_mode):
+            raise HomeUnsafe(f"{what} is refused: it is not a regular file")
+        if status.st_uid != os.geteuid():
+            raise HomeUnsafe(f"{what} is refused: it belongs to uid {status.st_uid}")
+        if status.st_mode & 0o077:
+            mode = stat.S_IMODE(status.st_mode)
+            raise HomeUnsafe(f"{what} is refused: its mode {mode:04o} opens it to others")
+        return os.read(descriptor, _MAX_SECRET).decode("ascii", errors="replace").strip()
     finally:
         os.close(descriptor)
 

@@ -8,7 +8,7 @@ import tomllib
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
 
-from pydantic import AfterValidator, Field, TypeAdapter, ValidationError
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
 
 from spl import home as homes
@@ -31,8 +31,16 @@ _MOST_BYTES = 16 << 10
 
 
 def _check_provider(value: str) -> str:
-    if value != "echo" and not (value.startswith("script:") and len(value) > len("script:")):
-        raise ValueError("it must be 'echo' or 'script:PATH'")
+    if value not in ("echo", "anthropic", "openai") and not (
+        value.startswith("script:") and len(value) > len("script:")
+    ):
+        raise ValueError("it must be 'anthropic', 'openai', 'echo' or 'script:PATH'")
+    return value
+
+
+def _check_line(value: str) -> str:
+    if not value.isprintable() or not value.strip():
+        raise ValueError("it must be a line of text")
     return value
 
 
@@ -60,6 +68,18 @@ def uid_range(value: str) -> tuple[int, int]:
 
 
 _Seconds = Annotated[float, Field(gt=0, le=3600, allow_inf_nan=False)]
+_Line = Annotated[str, Field(max_length=200), AfterValidator(_check_line)]
+_Usd = Annotated[float, Field(ge=0, le=1_000_000, allow_inf_nan=False)]
+
+
+class ModelPrice(BaseModel):
+    """What a million tokens of one model cost, in US dollars; 0 is a price."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    input: _Usd
+    output: _Usd
+    cached: _Usd | None = None
 
 
 class Settings(BaseSettings):
@@ -73,9 +93,32 @@ class Settings(BaseSettings):
     port: int = Field(
         default=9100, ge=0, le=65535, description="the TCP port on 127.0.0.1; 0 lets the kernel choose one"
     )
-    provider: Annotated[str, AfterValidator(_check_provider)] = Field(
-        default="echo",
-        description="the model provider: `echo`, or `script:PATH` to replay the replies of a file",
+    provider: Annotated[str, AfterValidator(_check_provider)] | None = Field(
+        default=None,
+        description="the model provider: `anthropic` (Messages API), `openai` (Chat Completions, also those of "
+        "Ollama, vLLM, llama.cpp and others), `echo` (no model), or `script:PATH` to replay the replies of a file; "
+        "unset, it is the one whose key is in `secrets/`, and `echo` where there is none",
+    )
+    provider_url: _Line | None = Field(
+        default=None,
+        description="where the provider answers, unless at its own address: for `openai` the base URL that ends in "
+        "`/v1`, as `http://127.0.0.1:11434/v1`",
+    )
+    provider_seconds: _Seconds = Field(
+        default=300.0, description="seconds that one model call may take before it is given up"
+    )
+    model: _Line | None = Field(
+        default=None,
+        description="the model of runs that name none; `anthropic` and `openai` need it",
+    )
+    max_output_tokens: int = Field(
+        default=8192, ge=16, le=1_000_000, description="tokens, the most that one reply of a model may have"
+    )
+    prices: Annotated[dict[_Line, ModelPrice], Field(max_length=100)] = Field(
+        default={},
+        description="what a million tokens cost in US dollars, by model, where the shipped price list is wrong or "
+        'silent: `prices."NAME" = { input = 0.1, output = 0.2 }`, with `cached` for input read from the provider\'s '
+        "cache; 0 is a price; in `config.toml` alone",
     )
     max_body_bytes: int = Field(
         default=1024 * 1024, ge=1024, le=1024**3, description="bytes, the most a request's body may have"

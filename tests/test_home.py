@@ -389,3 +389,68 @@ LOCK = textwrap.dedent("""
     except HomeInUse as error:
         print(error, flush=True)
 """)
+
+
+# --- the keys of providers ---
+
+
+@pytest.fixture
+def key(home: Home) -> Path:
+    path = home.secrets / "openai.key"
+    path.write_text("sk-1234\n")
+    path.chmod(0o600)
+    return path
+
+
+@pytest.mark.claim("B4")
+def test_a_key_is_read_as_it_is_now_and_there_may_be_none(home: Home, key: Path) -> None:
+    assert home.read_key("openai") == "sk-1234"
+    assert home.read_key("anthropic") is None
+    key.write_text("sk-5678")
+    assert home.read_key("openai") == "sk-5678"
+
+
+def test_a_home_that_is_not_there_yet_has_no_key(tmp_path: Path) -> None:
+    assert Home(tmp_path / "none").read_key("openai") is None
+
+
+@pytest.mark.claim("B4")
+@pytest.mark.parametrize("mode", [0o640, 0o604, 0o660, 0o644])
+def test_a_key_open_to_others_is_refused(home: Home, key: Path, mode: int) -> None:
+    key.chmod(mode)
+    with pytest.raises(
+        HomeUnsafe, match=rf"'secrets/openai.key' of the home is refused: its mode {mode:04o}"
+    ):
+        home.read_key("openai")
+
+
+@pytest.mark.claim("B4")
+def test_a_folder_of_keys_open_to_others_is_refused(home: Home, key: Path) -> None:
+    home.secrets.chmod(0o750)
+    with pytest.raises(HomeUnsafe, match="'secrets' is refused: its mode is 0750"):
+        home.read_key("openai")
+
+
+@pytest.mark.claim("B4")
+@pytest.mark.parametrize("text", ["", "\n", "two words", "a\nb", "a\rb", "sk-\x00", "schlüssel"])
+def test_what_can_be_no_key_is_refused_and_not_repeated(home: Home, key: Path, text: str) -> None:
+    key.write_bytes(text.encode())
+    with pytest.raises(HomeUnsafe, match="does not hold a key") as raised:
+        home.read_key("openai")
+    assert not text.strip() or text.strip() not in raised.value.message
+
+
+@pytest.mark.claim("B4")
+def test_a_key_that_is_a_symlink_a_fifo_or_a_folder_is_refused(home: Home, key: Path) -> None:
+    key.rename(home.path / "elsewhere")
+    key.symlink_to(home.path / "elsewhere")
+    with pytest.raises(HomeUnsafe, match="symlink"):
+        home.read_key("openai")
+    key.unlink()
+    os.mkfifo(key, 0o600)
+    with pytest.raises(HomeUnsafe, match="not a regular file"):
+        home.read_key("openai")
+    key.unlink()
+    key.mkdir(0o700)
+    with pytest.raises(HomeUnsafe, match="not a regular file"):
+        home.read_key("openai")

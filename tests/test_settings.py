@@ -18,7 +18,9 @@ def environ(tmp_path: Path) -> dict[str, str]:
 def test_without_anything_the_defaults_are_in_force() -> None:
     settings = load({}, {})
     assert settings == Settings(home=Path("~/.syncro").expanduser())
-    assert (settings.port, settings.provider, settings.max_body_bytes) == (9100, "echo", 1024 * 1024)
+    assert (settings.port, settings.provider, settings.max_body_bytes) == (9100, None, 1024 * 1024)
+    assert (settings.provider_url, settings.model, settings.prices) == (None, None, {})
+    assert (settings.provider_seconds, settings.max_output_tokens) == (300, 8192)
     assert (settings.probe_seconds, settings.stop_grace_seconds) == (10, 5)
     assert (settings.credential_grace_seconds, settings.admission_capacity) == (30, None)
     assert settings.log_format == "auto"
@@ -60,8 +62,13 @@ def test_settings_do_not_change_once_made(environ: dict[str, str]) -> None:
         ("port", "-1", "greater than or equal to 0"),
         ("port", "http", "valid integer"),
         ("port", "", "valid integer"),
-        ("provider", "gpt", "it must be 'echo' or 'script:PATH'"),
-        ("provider", "script:", "it must be 'echo' or 'script:PATH'"),
+        ("provider", "gpt", "it must be 'anthropic', 'openai', 'echo' or 'script:PATH'"),
+        ("provider", "script:", "it must be 'anthropic', 'openai', 'echo' or 'script:PATH'"),
+        ("model", " ", "it must be a line of text"),
+        ("provider_url", "", "it must be a line of text"),
+        ("provider_seconds", "0", "greater than 0"),
+        ("max_output_tokens", "15", "greater than or equal to 16"),
+        ("prices", "{}", "valid dictionary"),
         ("max_body_bytes", "0", "greater than or equal to 1024"),
         ("probe_seconds", "nan", "finite|greater"),
         ("probe_seconds", "inf", "finite|less"),
@@ -194,3 +201,37 @@ def test_what_no_reader_could_show_or_take_is_refused_in_a_sentence(
 def test_a_variable_whose_name_is_two_lines_is_refused_in_one(environ: dict[str, str]) -> None:
     with pytest.raises(SettingsInvalid, match=r"^the variable 'SPL_A\\nB' is not a setting$"):
         load({}, environ | {"SPL_A\nB": "1"})
+
+
+def test_the_price_of_a_model_is_written_in_the_file_by_its_name_and_zero_is_one(
+    tmp_path: Path, environ: dict[str, str]
+) -> None:
+    (tmp_path / "config.toml").write_text(
+        'prices."llama3.2" = { input = 0, output = 0.0 }\n[prices."x/y"]\ninput = 0.1\noutput = 2\ncached = 0.05\n'
+    )
+
+    prices = load({"home": str(tmp_path)}, environ).prices
+
+    assert {name: (price.input, price.output, price.cached) for name, price in prices.items()} == {
+        "llama3.2": (0, 0, None),
+        "x/y": (0.1, 2, 0.05),
+    }
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "prices = 1", 'prices."m" = 1', 'prices."m" = { input = 1 }', 'prices."m" = { input = -1, output = 0 }',
+        'prices."m" = { input = true, output = 0 }', 'prices."m" = { input = nan, output = 0 }',
+        'prices."m" = { input = inf, output = 0 }', 'prices."m" = { input = "1", output = 0 }',
+        'prices."m" = { input = 1, output = 1, per = "million" }', 'prices."" = { input = 1, output = 1 }',
+        'prices."a\\nb" = { input = 1, output = 1 }',
+    ],
+)  # fmt: skip
+def test_a_price_that_is_none_is_refused_by_its_file(
+    tmp_path: Path, environ: dict[str, str], line: str
+) -> None:
+    (tmp_path / "config.toml").write_text(line + "\n")
+
+    with pytest.raises(SettingsInvalid, match=r"the key 'prices' of .*config\.toml"):
+        load({"home": str(tmp_path)}, environ)

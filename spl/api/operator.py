@@ -16,7 +16,18 @@ from starlette.routing import Route
 from spl.api.answers import PAGE_BYTES, JsonAnswer, error_answer, listing, record_listing
 from spl.api.limits import body_limit, refuse_unread
 from spl.api.members import MembersApi
-from spl.api.requests import LONG, Body, EventBody, RecordBody, StartBody, beginning, page, query, read_body
+from spl.api.requests import (
+    LONG,
+    Body,
+    CheckBody,
+    EventBody,
+    RecordBody,
+    StartBody,
+    beginning,
+    page,
+    query,
+    read_body,
+)
 from spl.api.streaming import EventStream
 from spl.api.turns import Turns
 from spl.api.watching import MOST_EACH
@@ -87,6 +98,7 @@ class OperatorApi:
             self._route("GET", "/v1/runs", self._runs),
             self._route("GET", "/v1/runs/{thread}", self._run),
             self._route("POST", "/v1/runs/{thread}/events", self._event),
+            self._route("POST", "/v1/provider/check", self._check_provider),
             self._route("GET", "/v1/rules", self._rules),
             self._route("GET", "/v1/tiers", self._tiers),
             self._route("POST", "/v1/members", members.add),
@@ -172,6 +184,8 @@ class OperatorApi:
                 ("isolation", "refused"),
                 ("store", "backup"),
                 ("store", "damaged"),
+                ("provider", "url"),
+                ("provider", "failing"),
             ):
                 health.get(part, {}).pop(told, None)
         return JsonAnswer(health)
@@ -311,6 +325,11 @@ class OperatorApi:
         principal.require(RECORDS_READ)
         query(request)
         return JsonAnswer(await self.kernel.rows.row(request.path_params["thread"], whose=principal.sees))
+
+    async def _check_provider(self, request: Request, principal: Principal) -> Response:
+        query(request)
+        body = await read_body(request, CheckBody)
+        return JsonAnswer(await self.kernel.check_provider(principal, body.model))
 
     async def _rules(self, request: Request, principal: Principal) -> Response:
         principal.require(CONFIG_WRITE)

@@ -97,6 +97,12 @@ class StartBody(Body):
         )
 
 
+class CheckBody(Body):
+    """`POST /v1/provider/check`."""
+
+    model: _Name | None = None
+
+
 class EventBody(Body):
     """`POST /v1/runs/{thread}/events`."""
 

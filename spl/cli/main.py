@@ -49,6 +49,7 @@ COMMANDS: Final[Mapping[str, tuple[str, str]]] = {
         "spl.cli.escape:escape",
         "Try to get out of a sandboxed run, in every known way, and see what stops it.",
     ),
+    "provider": ("spl.cli.provider:provider", "Try the model provider of the running daemon."),
     "config": ("spl.cli.config:config", "Show the configuration in force, or change it."),
     "backup": ("spl.cli.backup:backup", "Copy the log, whole and examined, into a file of its own."),
     "restore": (

@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 
 _FIRST_WAIT: Final = 0.1
 _LONGEST_WAIT: Final = 1.0
+_SUMMARY: Final = 300
+"""Characters of a summary in an error's one line; the row above it has the whole."""
 _COLUMNS: Final = ("thread", "actor", "state", "transport", "turns", "spent_usd", "goal")
 
 
@@ -85,7 +87,7 @@ def run(
     if row["state"] != "done":
         raise RunNotCompleted(
             f"the run {row['thread']} ended {row['state']}, outcome {row.get('outcome')}: "
-            f"{str(row.get('summary')).removesuffix('.')}",
+            f"{brief(str(row.get('summary')), _SUMMARY).removesuffix('.')}",
             thread=row["thread"],
             outcome=row.get("outcome"),
             remedy=f"'spl why {row['thread']}' tells how it came to that",

@@ -16,6 +16,8 @@ from spl.home import Home
 from spl.settings import load
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from spl.settings import Settings
 
 _READY_SECONDS: Final = 60.0
@@ -25,7 +27,11 @@ _UNKNOWN_FAILURE: Final = 70
 @click.command()
 @common
 @click.option("--port", type=int, help="The TCP port on 127.0.0.1; 0 lets the kernel choose one.")
-@click.option("--provider", metavar="NAME", help="The model provider: echo, or script:PATH.")
+@click.option(
+    "--provider", metavar="NAME", help="The model provider: anthropic, openai, echo, or script:PATH."
+)
+@click.option("--provider-url", metavar="URL", help="Where the provider answers, unless at its own address.")
+@click.option("--model", metavar="NAME", help="The model of runs that name none.")
 @click.option(
     "--foreground/--daemon", default=True, help="Stay, or start in the background and return once ready."
 )
@@ -39,6 +45,8 @@ def serve(
     output: str | None,
     port: int | None,
     provider: str | None,
+    provider_url: str | None,
+    model: str | None,
     foreground: bool,
     let_go: bool,
 ) -> None:
@@ -47,11 +55,12 @@ def serve(
     It says where it listens, as plain text unless JSON is asked for, and ends on SIGTERM or SIGINT. In the
     background its log is logs/daemon.log in the home.
     """
-    settings = load({"home": home, "port": port, "provider": provider})
+    given = {"port": port, "provider": provider, "provider_url": provider_url, "model": model}
+    settings = load({"home": home, **given})
     if foreground:
         _serve(settings, output, let_go=let_go)
     else:
-        status = _start(settings, context, output)
+        status = _start(settings, given, output)
         context.exit(status)
 
 
@@ -70,14 +79,14 @@ def _serve(settings: Settings, output: str | None, *, let_go: bool) -> None:
     asyncio.run(daemon.serve(settings, announce=announce))
 
 
-def _start(settings: Settings, context: click.Context, output: str | None) -> int:
+def _start(settings: Settings, given: Mapping[str, object], output: str | None) -> int:
     log = Home.open(settings.home, create=True).logs / "daemon.log"
     # -P: a folder called spl where this is called must not be taken for the package.
     command = [sys.executable, "-P", "-m", "spl.cli.main", "serve", "--foreground", "--detached"]
     command += ["--home", str(settings.home)]
-    for name in ("port", "provider"):
-        if context.params[name] is not None:
-            command += [f"--{name}", str(context.params[name])]
+    for name, value in given.items():
+        if value is not None:
+            command += [f"--{name.replace('_', '-')}", str(value)]
     started = detached.start(command, log, seconds=_READY_SECONDS)
     if started.exit_status is None:
         _announce(started.announcement.rstrip("\n"), output)

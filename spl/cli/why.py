@@ -79,10 +79,13 @@ def tell(records: Iterable[Json]) -> Json | None:
 def page_of(told: Json) -> Iterator[Row]:
     """Give the page for people, a row a line: what it is about, and what is said of it."""
     yield from _opening(told)
+    texts = {reply["turn"]: reply["text"] for reply in told["replies"]}
     for number, call in enumerate(told["calls"], 1):
         yield "", ""
+        yield from _said(texts.pop(call["turn"], ""))
         yield from _call(number, call)
     yield "", ""
+    yield from _last_said(told, texts)
     yield from _ending(told)
 
 
@@ -108,6 +111,7 @@ def _begun(anchor: Json) -> Json:
         "forbidden_tools": body.get("forbidden_tools", []),
         "ceilings": body["ceilings"],
         "used": {"turns": 0, "input_tokens": 0, "output_tokens": 0, "cost_usd": 0.0},
+        "replies": [],
         "calls": [],
         "notes": [],
         "own_words": 0,
@@ -128,8 +132,11 @@ def _take(told: Json, calls: dict[str, Json], record: Json) -> None:
             used["input_tokens"] += usage["input_tokens"]
             used["output_tokens"] += usage["output_tokens"]
             used["cost_usd"] += body["cost_usd"]
+            reply = _parts(body.get("reply", {}), "text", "stop_reason")
+            told["replies"].append({"turn": used["turns"], "model": body.get("model"), **reply})
         case "core.work.tool_call.v1":
             call = _parts(body, "call_id", "tool", "arguments")
+            call |= _parts(body, "malformed") if "malformed" in body else {}
             call |= {"turn": told["used"]["turns"], "verdict": None, "result": None, "observations": []}
             calls[record["id"]] = call
             told["calls"].append(call)
@@ -159,6 +166,7 @@ def _opening(told: Json) -> Iterator[Row]:
     # A run of the first release has no word of who asked for it.
     by = "" if asked["asked_by"] is None else f", asked by {asked['asked_by']}"
     yield "as", f"{asked['actor']}, tier {asked['tier']}{by}"
+    yield from _model(asked["model"], told["replies"])
     yield "begun", asked["started_at"]
     yield "where", _where(told)
     yield "could use", _listed(told["tools"])
@@ -168,6 +176,14 @@ def _opening(told: Json) -> Iterator[Row]:
     tokens = f"{used['input_tokens']} in, {used['output_tokens']} out"
     yield "tokens", tokens + _most(ceilings["token_budget"])
     yield "US dollars", f"{used['cost_usd']:g}{_most(ceilings['budget_usd'])}"
+
+
+def _model(asked: str | None, replies: list[Json]) -> Iterator[Row]:
+    """Name the model; a provider may answer with another, or with the name of one of its releases."""
+    others = sorted({reply["model"] for reply in replies} - {asked, None})
+    answered = f"answered by {', '.join(others)}" if others else ""
+    if asked or others:
+        yield "model", brief(", ".join(filter(None, (asked, answered))), _TEXT)
 
 
 def _where(told: Json) -> str:
@@ -180,7 +196,10 @@ def _where(told: Json) -> str:
 
 
 def _call(number: int, call: Json) -> Iterator[Row]:
-    arguments = json.dumps(call["arguments"], ensure_ascii=False)
+    if "malformed" in call:
+        arguments = f"with arguments that are none: {call['malformed']}"
+    else:
+        arguments = json.dumps(call["arguments"], ensure_ascii=False)
     yield f"call {number}", brief(f"{call['tool']} {arguments}", _LINE)
     verdict, result = call["verdict"], call["result"]
     if verdict is not None:
@@ -194,6 +213,18 @@ def _call(number: int, call: Json) -> Iterator[Row]:
         yield "result", "none on record"
     for observed in call["observations"]:
         yield "observed", f"{observed['rule']}: {brief(observed['text'], _TEXT)}"
+
+
+def _said(text: str | None) -> Iterator[Row]:
+    if text:
+        yield "said", brief(text, _LINE)
+
+
+def _last_said(told: Json, texts: dict[int, str | None]) -> Iterator[Row]:
+    """Give the text of a reply that made no call, unless the summary has it."""
+    for text in texts.values():
+        if text and (told["ended"] is None or text[:_LINE] not in told["ended"]["summary"]):
+            yield from _said(text)
 
 
 def _ending(told: Json) -> Iterator[Row]:
@@ -210,13 +241,16 @@ def _ending(told: Json) -> Iterator[Row]:
         success = "a success" if ended["success"] else "no success"
         yield "ended", f"{ended['outcome']}, {success}; state {ended['state']}, evidence {ended['evidence']}"
         yield "at", f"{ended['ended_at']}{_exit(ended['exit'])}"
-        yield (
-            "calls",
-            f"{ended['tool_calls_ok']} succeeded, {ended['tool_calls_failed']} failed or were not run",
-        )
+        yield "calls", _calls(ended["tool_calls_ok"], ended["tool_calls_failed"])
         yield "summary", brief(ended["summary"], _TEXT)
     if told["outside"]:
         yield "outside", f"other records on the thread, outside the run's chain: {told['outside']}"
+
+
+def _calls(ok: int, failed: int) -> str:
+    if not ok and not failed:
+        return "none: nothing was done but what the model said"
+    return f"{ok} succeeded, {failed} failed or were not run"
 
 
 def _exit(said: Json | None) -> str:

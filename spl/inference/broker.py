@@ -1,20 +1,26 @@
-"""The broker: the one place that calls a provider, and the one that says what it cost."""
+"""The broker: the one place that calls a provider, and the one that says what it cost.
+
+What a call can cost at most is reserved before it is made and settled by what it took: a ceiling holds however many
+calls are under way, and a reply that is lost on its way is counted as the most it can have cost.
+"""
 
 from __future__ import annotations
 
 import json
 from dataclasses import dataclass, replace
 from decimal import Decimal
-from typing import TYPE_CHECKING, get_args
+from typing import TYPE_CHECKING, Literal, Protocol, get_args
 
-from spl.errors import ProviderFailed, SplError
-from spl.inference.model import Reply, Request, StopReason
+from spl.errors import ModelUnpriced, ProviderFailed, SplError
+from spl.inference.model import Reply, Request, StopReason, Unanswered, Usage
+from spl.inference.prices import FREE
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Mapping
 
-    from spl.inference.model import Usage
+    from spl.inference.prices import Price
     from spl.inference.provider import Provider
+    from spl.inference.scale import Scale
 
 ID_LIMIT = 200
 """Characters in the id of a call, and in the name of its tool."""
@@ -22,82 +28,221 @@ CALLS_MOST = 128
 """Calls in one reply: each may leave as much on the log as its tool gives."""
 TOKENS_MOST = 10**9
 """Tokens of either kind that one call can have taken: far more than any does, and a cost that a number can hold."""
-_MILLION = Decimal(1_000_000)
+OUTPUT_MOST = 8192
+"""Tokens of output that a call is bounded by, unless the broker is made with another bound."""
+OUTPUT_LEAST = 16
+"""Tokens of output that a call must be able to pay for: with fewer, no reply says anything."""
+
+_UNIT = 1_000_000
+
+Ceiling = Literal["usd", "tokens"]
 
 
 class BudgetExhausted(Exception):
-    """Nothing is left of a run's ceiling and the model costs something: a run's end, not a person's error."""
+    """What is left under a run's ceilings does not pay for another call: a run's end, not a person's error."""
+
+
+class Account(Protocol):
+    """Where a run's calls are paid from; None is no ceiling.
+
+    `bounded` says that there must be a ceiling of money: a credential without one gets no call. `scale` weighs the
+    run's requests.
+    """
+
+    scale: Scale
+
+    @property
+    def bounded(self) -> bool:
+        """Whether a ceiling of money must hold."""
+        ...
+
+    @property
+    def left_tokens(self) -> int | None:
+        """How many tokens the run may still use."""
+        ...
+
+    @property
+    def left_usd(self) -> Decimal | None:
+        """How much the run may still cost, less what other runs under the same ceiling have reserved."""
+        ...
+
+    def reserve(self, usd: Decimal) -> None:
+        """Set aside what a call can cost; it is settled once."""
+        ...
+
+    def settle(self, reserved: Decimal, cost_usd: Decimal, usage: Usage) -> None:
+        """Put down what a call cost and took in the place of what was reserved for it."""
+        ...
+
+    async def freed(self) -> bool:
+        """Wait until another run settles what it has reserved under the same ceiling; false at once if none has."""
+        ...
 
 
 @dataclass(frozen=True, slots=True)
 class Charged:
-    """A reply and what it cost, in US dollars."""
+    """A reply and what it cost, in US dollars; `bound` is the ceiling that left its output less room than usual."""
 
     reply: Reply
     cost_usd: Decimal
+    bound: Ceiling | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class _Allowance:
+    """The tokens of output that a call may have, what it can cost then, and the ceiling that made them fewer."""
+
+    output: int
+    cost_usd: Decimal
+    bound: Ceiling | None
 
 
 class Broker:
-    """Calls one provider for every run."""
+    """Calls one provider for every run; `prices` go before the provider's own, and a price of 0 is a price."""
 
-    def __init__(self, provider: Provider) -> None:
+    def __init__(
+        self,
+        provider: Provider,
+        prices: Mapping[str, Price] | None = None,
+        *,
+        most_output_tokens: int = OUTPUT_MOST,
+    ) -> None:
         self.provider = provider
+        self.failing: str | None = None
+        self._prices = prices or {}
+        self._most_output = most_output_tokens
 
-    async def infer(
-        self, request: Request, *, remaining_usd: Decimal | None, charge: Callable[[Charged], None]
-    ) -> Charged:
-        """Make one model call; `remaining_usd` is what the run's ceiling still holds, None if it has none.
+    def price(self, model: str) -> Price | None:
+        """Give what a model costs, or None if nobody says."""
+        return self._prices.get(model) or self.provider.price(model)
 
-        `charge` is told what the call took also where the reply is of no use: the provider is paid for it.
-        Raises ProviderFailed if there is no usable reply, or if a run with a ceiling asks for a model without
-        a price; BudgetExhausted, before the call, if nothing remains for a model that costs something.
-        """
+    def unpriced(self, model: str) -> ModelUnpriced | None:
+        """Give the refusal of a model to a run that has a ceiling of money, None if it has a price."""
+        if self.price(model) is not None:
+            return None
+        # A JSON string is a basic string of TOML's: what the model is called can end neither.
+        line = f"prices.{json.dumps(model, ensure_ascii=False)} = {{ input = 0.0, output = 0.0 }}"
+        return ModelUnpriced(
+            f"the model {model!r} of the provider {self.provider.name!r} has no price, "
+            "so a run with a budget cannot use it",
+            model=model,
+            remedy="write what a million tokens of it cost in US dollars (0 is a price) at the top of config.toml, as "
+            f"{line}, and start the daemon anew; or name another model",
+        )
+
+    def __str__(self) -> str:
+        """Say in a line what is asked, and where."""
         provider = self.provider
-        model = request.model or provider.default_model
-        price = provider.price(model)
-        if remaining_usd is not None:
-            if price is None:
-                raise ProviderFailed(
-                    f"the model {model!r} of the provider {provider.name!r} has no price, "
-                    "so a run with a budget cannot use it"
-                )
-            if remaining_usd <= 0 and any(price):
-                raise BudgetExhausted(f"nothing is left of the run's budget for the model {model!r}")
-        reply = await self._complete(replace(request, model=model))
-        self._refuse(_usage_fault(reply.usage))
-        charged = Charged(reply, _cost(reply.usage, price or (Decimal(0), Decimal(0))))
-        charge(charged)
-        self._refuse(_fault(reply))
-        return charged
+        where = f", model {provider.default_model}, {provider.url}" if provider.url else ""
+        return f"{provider.name}{where}"
 
-    def _refuse(self, fault: str | None) -> None:
-        if fault:
-            raise ProviderFailed(f"the provider {self.provider.name!r} gave a malformed reply: {fault}")
+    def state(self) -> dict[str, object]:
+        """Give what health says of the provider: never a key. `failing` is why the last call gave no reply."""
+        provider = self.provider
+        return {
+            "name": provider.name,
+            "model": provider.default_model,
+            "url": provider.url,
+            "priced": self.price(provider.default_model) is not None,
+            "failing": self.failing,
+        }
 
-    async def _complete(self, request: Request) -> Reply:
+    async def infer(self, request: Request, account: Account) -> Charged:
+        """Make one model call; without a model the provider's default is asked.
+
+        Raises ProviderFailed if there is no usable reply, or if a bounded account has no ceiling; ModelUnpriced if a
+        ceiling is to hold and the model has no price; BudgetExhausted, before the call, if what is left does not pay
+        for it.
+        """
+        model = request.model or self.provider.default_model
+        price = self.price(model)
+        if account.bounded and account.left_usd is None:
+            raise ProviderFailed("the broker makes no call for a credential that has no ceiling")
+        if price is None and account.left_usd is not None:
+            raise self.unpriced(model) or AssertionError(model)
+        price = price or FREE
+        request = replace(request, model=model)
+        allowance = await self._allowance(request, price, account)
+        account.reserve(allowance.cost_usd)
+        return await self._settled(
+            replace(request, max_output_tokens=allowance.output), price, account, allowance
+        )
+
+    async def _allowance(self, request: Request, price: Price, account: Account) -> _Allowance:
+        """Give what a call may take; nothing is awaited between this and its being reserved."""
+        is_free = not price.cost(Usage(_UNIT, _UNIT))
+        most_input = 0 if is_free else account.scale.most(request)
+        of_input = price.cost(Usage(most_input, 0))
+        # Some models' output costs more where their input is long.
+        each = (price.cost(Usage(most_input, _UNIT)) - of_input) / _UNIT
+        while True:
+            output = self._most_output
+            bound: Ceiling | None = None
+            tokens, left = account.left_tokens, account.left_usd
+            if tokens is not None and tokens < output:
+                output, bound = tokens, "tokens"
+            if is_free or left is None:
+                return _Allowance(output, of_input + output * each, bound)
+            affordable = output if left >= of_input + output * each else _whole(left - of_input, each)
+            if affordable >= output:
+                return _Allowance(output, of_input + output * each, bound)
+            # Others of the same ceiling may give back most of what they have reserved: no reply is cut off for that.
+            if not await account.freed():
+                break
+        if affordable < OUTPUT_LEAST:
+            raise BudgetExhausted
+        return _Allowance(affordable, of_input + affordable * each, "usd")
+
+    async def _settled(
+        self, request: Request, price: Price, account: Account, allowance: _Allowance
+    ) -> Charged:
+        reserved = allowance.cost_usd
+        # What a call that broke off has cost is not known: it is taken for the most it can have.
+        cost, usage = reserved, Usage()
+        reply: Reply | None = None
         try:
-            return await self.provider.complete(request)
-        except SplError:
+            said = await self.provider.complete(request)
+            fault = usage_fault(said.usage)
+            if fault is None:
+                cost, usage = price.cost(said.usage), said.usage
+                account.scale.measured(usage.input_tokens)
+                fault = reply_fault(said)
+            if fault is None:
+                reply, self.failing = said, None
+            else:
+                self.failing = f"the provider {self.provider.name!r} gave a malformed reply: {fault}"
+        except Unanswered as error:
+            cost = Decimal(0) if error.unpaid else reserved
+            self.failing = error.message
+        except SplError as error:
+            # One of our own, such as a key's file that is open to others: nothing was sent.
+            cost, self.failing = Decimal(0), error.message
             raise
         except Exception as error:  # noqa: BLE001 - a provider may raise anything
-            kind = type(error).__name__
-        # Raised out here so that no chained exception carries the provider's text, which may hold a key.
-        raise ProviderFailed(f"the provider {self.provider.name!r} failed with {kind}")
+            self.failing = f"the provider {self.provider.name!r} failed with {type(error).__name__}"
+        finally:
+            account.settle(reserved, cost, usage)
+        if reply is None:
+            # Raised out here so that no chained exception carries the provider's text, which may hold a key.
+            raise ProviderFailed(self.failing or "")
+        return Charged(reply, cost, allowance.bound)
 
 
-def _cost(usage: Usage, price: tuple[Decimal, Decimal]) -> Decimal:
-    return (usage.input_tokens * price[0] + usage.output_tokens * price[1]) / _MILLION
+def _whole(left: Decimal, each: Decimal) -> int:
+    return int(left / each) if left > 0 and each else 0
 
 
-def _usage_fault(usage: Usage) -> str | None:
+def usage_fault(usage: Usage) -> str | None:
     """Say what is wrong with a reply's usage, or None: nothing can be charged by it then."""
     for tokens in (usage.input_tokens, usage.output_tokens):
         if type(tokens) is not int or not 0 <= tokens <= TOKENS_MOST:
             return f"its usage is not in whole numbers from 0 to {TOKENS_MOST}"
+    if type(usage.cached_tokens) is not int or not 0 <= usage.cached_tokens <= usage.input_tokens:
+        return "more of its input came from a cache than there was"
     return None
 
 
-def _fault(reply: Reply) -> str | None:
+def reply_fault(reply: Reply) -> str | None:
     """Say what is wrong with a reply, or None; its values stay out of it, for they come from outside."""
     if len(reply.calls) > CALLS_MOST:
         return f"it has more than {CALLS_MOST} calls"

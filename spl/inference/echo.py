@@ -5,15 +5,16 @@ It lets a fresh instance prove its confinement before anyone gives it a key.
 
 from __future__ import annotations
 
-from decimal import Decimal
 from typing import TYPE_CHECKING, Any
 
 from spl.inference.model import Call, Reply, Request, Usage
+from spl.inference.prices import FREE
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from spl.inference.model import StopReason
+    from spl.inference.prices import Price
 
 _BEFORE = "Record a note whose text is exactly: "
 _AFTER = " . Use the record_note tool"
@@ -28,6 +29,7 @@ class EchoProvider:
 
     name = "echo"
     default_model = "echo"
+    url: str | None = None
 
     async def complete(self, request: Request) -> Reply:
         """Ask for the note, then say what became of it; for any other goal, say that there is no model."""
@@ -42,9 +44,12 @@ class EchoProvider:
             return _reply(request, "Recorded the note.", "end")
         return _reply(request, f"The note was not recorded: {result['content']}", "end")
 
-    def price(self, model: str) -> tuple[Decimal, Decimal]:  # noqa: ARG002 - it has no models to tell apart
-        """Give nothing for a million tokens of input and of output."""
-        return Decimal(0), Decimal(0)
+    def price(self, model: str) -> Price:  # noqa: ARG002 - it has no models to tell apart
+        """Give nothing: it costs nothing."""
+        return FREE
+
+    async def close(self) -> None:
+        """Do nothing: there is no connection."""
 
 
 def _note(request: Request) -> str | None:

@@ -1,39 +1,35 @@
-"""What a provider is, and the one that a setting names."""
+"""What a provider is: something that completes requests and knows what its models cost."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Protocol
 
-from spl.errors import SettingsInvalid
-from spl.inference.echo import EchoProvider
-from spl.inference.script import ScriptProvider
-
 if TYPE_CHECKING:
-    from decimal import Decimal
-
     from spl.inference.model import Reply, Request
+    from spl.inference.prices import Price
 
 
 class Provider(Protocol):
-    """Something that completes requests; `name` is what settings and messages call it."""
+    """Something that completes requests; `name` is what settings and messages call it.
+
+    `url` is where its requests go, None if they go nowhere.
+    """
 
     name: str
     default_model: str
+    url: str | None
 
     async def complete(self, request: Request) -> Reply:
-        """Give the model's reply; the request names its model. Raises ProviderFailed, or what it will."""
+        """Give the model's reply; the request names its model and bounds its output.
+
+        Raises Unanswered where there is none; whatever else it raises counts as a reply that was paid for and lost.
+        """
         ...
 
-    def price(self, model: str) -> tuple[Decimal, Decimal] | None:
-        """Give US dollars for a million tokens of input and of output, or None if the price is not known."""
+    def price(self, model: str) -> Price | None:
+        """Give what a model costs as far as the provider's own list says, or None if it does not."""
         ...
 
-
-def provider_named(setting: str) -> Provider:
-    """Give the provider of a setting, `echo` or `script:PATH`; raises SettingsInvalid for any other."""
-    kind, _, path = setting.partition(":")
-    if setting == "echo":
-        return EchoProvider()
-    if kind == "script" and path:
-        return ScriptProvider.load(path)
-    raise SettingsInvalid(f"the provider {setting!r} is not known: it is 'echo' or 'script:PATH'")
+    async def close(self) -> None:
+        """Let go of its connections; called once, when no request is under way."""
+        ...

@@ -1,22 +1,24 @@
 """The provider that replays replies from a file, for tests and rehearsals.
 
 The file is JSON: `{"replies": [{"text", "calls": [{"name", "arguments", "id"}], "stop_reason", "usage":
-{"input_tokens", "output_tokens"}}]}`, where only a call's name and arguments are required; in place of a
-reply, `{"fail": message}` is a provider that fails.
+{"input_tokens", "output_tokens", "cached_tokens"}}]}`, where only a call's name and arguments are required; in place
+of a reply, `{"fail": message}` is a provider that fails.
 """
 
 from __future__ import annotations
 
 import json
 import os
-from decimal import Decimal
 from typing import TYPE_CHECKING, Any, get_args
 
-from spl.errors import ProviderFailed, SettingsInvalid
-from spl.inference.model import Call, Reply, Request, StopReason, Usage
+from spl.errors import SettingsInvalid
+from spl.inference.model import Call, Reply, Request, StopReason, Unanswered, Usage
+from spl.inference.prices import FREE
 
 if TYPE_CHECKING:
     from collections.abc import Collection
+
+    from spl.inference.prices import Price
 
 _PAST_THE_END = "The script has no more replies."
 
@@ -26,8 +28,9 @@ class ScriptProvider:
 
     name = "script"
     default_model = "script"
+    url: str | None = None
 
-    def __init__(self, replies: tuple[Reply | ProviderFailed, ...]) -> None:
+    def __init__(self, replies: tuple[Reply | Unanswered, ...]) -> None:
         self._replies = replies
 
     @classmethod
@@ -46,7 +49,7 @@ class ScriptProvider:
             raise SettingsInvalid(f"the script {path!r} cannot be read: {error.strerror}") from None
         except (ValueError, RecursionError) as error:
             raise SettingsInvalid(f"the script {path!r} is not valid: {error}") from None
-        checked: list[Reply | ProviderFailed] = []
+        checked: list[Reply | Unanswered] = []
         for index, entry in enumerate(replies):
             try:
                 checked.append(_entry(entry, index))
@@ -57,25 +60,28 @@ class ScriptProvider:
         return cls(tuple(checked))
 
     async def complete(self, request: Request) -> Reply:
-        """Give the reply of the request's turn; raises ProviderFailed where the script says so."""
+        """Give the reply of the request's turn; raises Unanswered where the script says so."""
         if request.turn >= len(self._replies):
             return Reply(_PAST_THE_END, (), "end", Usage(), self.default_model)
         reply = self._replies[request.turn]
-        if isinstance(reply, ProviderFailed):
-            raise ProviderFailed(reply.message)
+        if isinstance(reply, Unanswered):
+            raise Unanswered(reply.message, unpaid=reply.unpaid)
         return reply
 
-    def price(self, model: str) -> tuple[Decimal, Decimal]:  # noqa: ARG002 - it has no models to tell apart
-        """Give nothing for a million tokens of input and of output."""
-        return Decimal(0), Decimal(0)
+    def price(self, model: str) -> Price:  # noqa: ARG002 - it has no models to tell apart
+        """Give nothing: what it says is in a file."""
+        return FREE
+
+    async def close(self) -> None:
+        """Do nothing: there is no connection."""
 
 
-def _entry(entry: object, index: int) -> Reply | ProviderFailed:
+def _entry(entry: object, index: int) -> Reply | Unanswered:
     if isinstance(entry, dict) and "fail" in entry:
         message = _string(_object(entry, {"fail"}, "it")["fail"], "fail")
         if not message or not message.isprintable():
             raise ValueError("fail is no line of text, which an error's message must be")
-        return ProviderFailed(message)
+        return Unanswered(message, unpaid=True)
     fields = _object(entry, {"text", "calls", "stop_reason", "usage"}, "it")
     calls = tuple(
         _call(call, f"call_{index + 1}_{number}")
@@ -98,7 +104,7 @@ def _call(call: object, default_id: str) -> Call:
 
 
 def _usage(usage: object) -> Usage:
-    counts = _object(usage, {"input_tokens", "output_tokens"}, "usage")
+    counts = _object(usage, {"input_tokens", "output_tokens", "cached_tokens"}, "usage")
     for name, count in counts.items():
         if type(count) is not int or count < 0:
             raise ValueError(f"usage.{name} is not a whole number from 0")

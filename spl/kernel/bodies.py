@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from spl.inference.broker import Charged
-    from spl.inference.model import Call
+    from spl.inference.model import Call, Usage
     from spl.kernel.guard import Verdict
     from spl.kernel.observations import Observation
 
@@ -25,7 +25,7 @@ def turn(number: int, charged: Charged) -> Json:
         "kind": TURN,
         "turn": number,
         "model": reply.model,
-        "usage": {"input_tokens": reply.usage.input_tokens, "output_tokens": reply.usage.output_tokens},
+        "usage": _usage(reply.usage),
         "cost_usd": float(charged.cost_usd),
         "stop_reason": reply.stop_reason,
         "reply": reply.wire(),
@@ -34,7 +34,14 @@ def turn(number: int, charged: Charged) -> Json:
 
 def tool_call(call: Call) -> Json:
     """Give the record of a call that is proposed."""
-    return {"kind": TOOL_CALL, "call_id": call.id, "tool": call.name, "arguments": dict(call.arguments)}
+    malformed = {} if call.malformed is None else {"malformed": call.malformed}
+    return {
+        "kind": TOOL_CALL,
+        "call_id": call.id,
+        "tool": call.name,
+        "arguments": dict(call.arguments),
+        **malformed,
+    }
 
 
 def tool_verdict(call: Call, verdict: Verdict, ids: Sequence[str]) -> Json:
@@ -66,6 +73,11 @@ def answer(verdict: Verdict, record: str | None, observations: Sequence[str]) ->
         "observations": list(observations),
         "fulfills": record,
     }
+
+
+def _usage(usage: Usage) -> Json:
+    cached = {"cached_tokens": usage.cached_tokens} if usage.cached_tokens else {}
+    return {"input_tokens": usage.input_tokens, "output_tokens": usage.output_tokens, **cached}
 
 
 def _judged(verdict: Verdict) -> Json:

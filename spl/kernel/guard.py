@@ -33,11 +33,19 @@ class Verdict:
         return f"This call was not run ({self.layer}): {self.reason}."
 
 
-def judge(asked: Asked, *, terms: Terms, rules: Rules, ending: str | None, truncated: bool) -> Verdict:
-    """Judge a call: `stop`, `truncated`, `grant`, `clamp`, `rule`, then `allow`.
+def judge(
+    asked: Asked,
+    *,
+    terms: Terms,
+    rules: Rules,
+    ending: str | None,
+    truncated: bool,
+    malformed: bool = False,
+) -> Verdict:
+    """Judge a call: `stop`, `truncated`, `malformed`, `grant`, `clamp`, `rule`, then `allow`.
 
     `ending` says why the run is to end, if it is. A call on a reply that hit the output limit is never run: arguments
-    cut off mid-write can parse and still be incomplete.
+    cut off mid-write can parse and still be incomplete; nor is one `malformed`, which has no arguments to judge.
     """
     tool = asked.tool
     if ending is not None:
@@ -46,6 +54,8 @@ def judge(asked: Asked, *, terms: Terms, rules: Rules, ending: str | None, trunc
         return Verdict(
             "deny", "truncated", "the reply was cut off by the output limit, its arguments may be incomplete"
         )
+    if malformed:
+        return Verdict("deny", "malformed", "its arguments are not a JSON object")
     if tool in terms.narrowed:
         return Verdict("deny", "grant", f"the tool {tool!r} is withheld from runs that are {terms.transport}")
     if tool not in terms.tools:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from weakref import WeakValueDictionary
 
 from spl.errors import ActorNotCovered, IngestFailed, InvalidBody, KindReserved, RunFinished, TokenRevoked
+from spl.inference.check import check
 from spl.kernel.budget import Budget
 from spl.kernel.chain import Chain, Entry
 from spl.kernel.names import (
@@ -46,6 +47,7 @@ if TYPE_CHECKING:
     from datetime import datetime
     from pathlib import Path
 
+    from spl.errors import SplError
     from spl.inference.broker import Broker
     from spl.kernel.admission import Admission
     from spl.kernel.config import Config
@@ -183,7 +185,7 @@ class Kernel:
             tools=tools,
             forbidden=forbidden(start.forbidden_tools),
             narrowed=narrowed,
-            model=start.model,
+            model=start.model or self.broker.provider.default_model,
             profile=self.config.profile_of(tier.name) if sandboxed else None,
             started_at=self._time(),
             daily_cost_usd=cap,
@@ -193,9 +195,24 @@ class Kernel:
         """Give an actor's tier with its ceilings as they are now."""
         return self.config.tier_of(actor, self.operator)
 
+    def refusals(self, terms: Terms) -> list[SplError]:
+        """Give what keeps a run from being started now, whatever its transport."""
+        found = self.usage.refusals(terms.actor, self.tier_of(terms.actor))
+        if terms.ceilings.budget_usd is not None and (unpriced := self.broker.unpriced(terms.model)):
+            found.append(unpriced)
+        return found
+
     def take_place(self, terms: Terms) -> Place:
-        """Count a run in among its actor's, before it starts; raises what keeps it from being started."""
-        return self.usage.take(terms.actor, self.tier_of(terms.actor))
+        """Count a run in among its actor's, before it starts; raises the first of its `refusals`."""
+        for refusal in self.refusals(terms):
+            raise refusal
+        return self.usage.take(terms.actor)
+
+    async def check_provider(self, principal: Principal, model: str | None) -> Json:
+        """Call the provider once, for nobody's run; raises `ScopeDenied` and what `check` raises."""
+        # It costs what it costs, and no ceiling holds for it.
+        principal.require(ADMIN)
+        return await check(self.broker, model)
 
     async def open(self, terms: Terms, receipt: Json | None = None) -> Run:
         """Write a run's anchor, and the receipt of its isolation, and give the run; both are durable then.

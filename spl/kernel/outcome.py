@@ -90,6 +90,8 @@ def decide(
         return Outcome("failed", "The loop ended with calls of the last reply unanswered.")
     if last.stop_reason == "no_model":
         return Outcome("blocked", _cut(last.text))
+    if last.stop_reason == "refusal":
+        return Outcome("failed", _cut(f"The model declined to go on. {last.text}".strip()))
     if last.stop_reason == "length":
         return Outcome("failed", "The last reply was cut off by the output limit.")
     return _checked(last, tally)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from spl.errors import InvalidBody
+from spl.inference.broker import ID_LIMIT
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -43,7 +44,27 @@ def messages(payload: Mapping[str, Any]) -> list[Json]:
             raise InvalidBody(f"each message is an object with a role of {', '.join(sorted(_ROLES))}")
         if not isinstance(message.get("content"), str):
             raise InvalidBody("each message has a 'content', a string")
+        if role == "assistant" and not _are_calls(message.get("calls", [])):
+            raise InvalidBody(
+                "an assistant's 'calls' are a list of objects with 'id', 'name' and 'arguments'"
+            )
+        if role == "tool" and not (_is_word(message.get("call_id")) and _is_word(message.get("name"))):
+            raise InvalidBody("a tool's message has a 'call_id' and a 'name', each a string")
     return said
+
+
+def _are_calls(said: object) -> bool:
+    return isinstance(said, list) and all(
+        isinstance(call, dict)
+        and _is_word(call.get("id"))
+        and _is_word(call.get("name"))
+        and isinstance(call.get("arguments"), dict)
+        for call in said
+    )
+
+
+def _is_word(said: object) -> bool:
+    return isinstance(said, str) and 0 < len(said) <= ID_LIMIT
 
 
 def is_too_long(conversation: list[Json]) -> bool:

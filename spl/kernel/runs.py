@@ -167,10 +167,9 @@ class Run:
             messages,
             [TOOLS[name].wire() for name in terms.tools],
             budget.turns,
-            budget.left_tokens,
         )
         try:
-            charged = await self.broker.infer(request, remaining_usd=budget.left_usd, charge=budget.charge)
+            charged = await self.broker.infer(request, budget)
         except BudgetExhausted:
             return {"end": self._conclude(budget.spent()).outcome}
         except SplError as error:
@@ -185,6 +184,8 @@ class Run:
                 Outcome("failed", f"A reply of the model cannot be written down: {error.message}.")
             )
             raise
+        if reply.stop_reason == "length" and charged.bound is not None:
+            self._conclude(budget.cut_off(charged.bound))
         return {"reply": reply.wire(), "turn": budget.turns}
 
     def _count_turn(self, reply: Reply) -> None:
@@ -210,7 +211,12 @@ class Run:
         truncated = self.calls.truncated
         ending = None if self.end is None else self.end.summary
         verdict = guard.judge(
-            self._asked(call), terms=self.terms, rules=self.rules, ending=ending, truncated=truncated
+            self._asked(call),
+            terms=self.terms,
+            rules=self.rules,
+            ending=ending,
+            truncated=truncated,
+            malformed=call.malformed is not None,
         )
         called: Called | None = None
         observed: list[Observation] = []

@@ -49,7 +49,7 @@ class Terms:
     tools: tuple[str, ...]
     forbidden: tuple[str, ...]
     narrowed: tuple[str, ...]
-    model: str | None
+    model: str
     profile: str | None
     started_at: str
     daily_cost_usd: Decimal | None = None

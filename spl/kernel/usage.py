@@ -6,6 +6,7 @@ that no number of starts at once gets past a ceiling.
 
 from __future__ import annotations
 
+import asyncio
 from collections import Counter
 from decimal import Decimal
 from typing import TYPE_CHECKING
@@ -35,6 +36,8 @@ class Usage:
         self._going: Counter[str] = Counter()
         self._started: Counter[tuple[str, str]] = Counter()
         self._spent: dict[tuple[str, str], Decimal] = {}
+        self._reserved: dict[str, Decimal] = {}
+        self._settled = asyncio.Event()
 
     async def read(self, store: Store) -> None:
         """Count what the log says of today, before anything is started; every run in it must have its outcome.
@@ -88,10 +91,8 @@ class Usage:
             )
         return found
 
-    def take(self, actor: str, tier: Tier) -> Place:
-        """Count a run in before it starts; raises the first of its `refusals`."""
-        for refusal in self.refusals(actor, tier):
-            raise refusal
+    def take(self, actor: str) -> Place:
+        """Count a run in before it starts; whoever calls this has seen that there are no `refusals`."""
         day = self._today()
         self._going[actor] += 1
         self._started[day, actor] += 1
@@ -101,9 +102,29 @@ class Usage:
         """Give what this actor's runs have cost today, in US dollars."""
         return self._spent.get((self._today(), actor), Decimal(0))
 
-    def charge(self, actor: str, cost_usd: Decimal) -> None:
-        """Count what a model call of this actor's run has cost."""
+    def left(self, actor: str, most: Decimal) -> Decimal:
+        """Give what of a day's `most` is neither spent by this actor's runs nor reserved for calls under way."""
+        return most - self.spent(actor) - self._reserved.get(actor, Decimal(0))
+
+    def reserve(self, actor: str, usd: Decimal) -> None:
+        """Set aside what a model call of this actor's run can cost."""
+        self._reserved[actor] = self._reserved.get(actor, Decimal(0)) + usd
+
+    def settle(self, actor: str, reserved: Decimal, cost_usd: Decimal) -> None:
+        """Count what a model call of this actor's run has cost, in the place of what was reserved for it."""
+        self._reserved[actor] -= reserved
+        if not self._reserved[actor]:
+            del self._reserved[actor]
         self._charge(self._today(), actor, cost_usd)
+        self._settled.set()
+        self._settled = asyncio.Event()
+
+    async def freed(self, actor: str) -> bool:
+        """Wait until a call under way is settled; false at once where nothing is reserved for this actor's runs."""
+        if actor not in self._reserved:
+            return False
+        await self._settled.wait()
+        return True
 
     def ended(self, actor: str) -> None:
         """Count a run out; a `Place` does this once."""

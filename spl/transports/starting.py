@@ -91,7 +91,7 @@ class Transports:
         Raises what `Kernel.terms` raises: who may not start such a run is not told of it either.
         """
         terms = self._kernel.terms(principal, start)
-        refusals = self._kernel.usage.refusals(terms.actor, self._kernel.tier_of(terms.actor))
+        refusals = self._kernel.refusals(terms)
         if self._stopping:
             refusals.append(_stopping())
         elif (failing := self._kernel.store.failing) is not None:

@@ -58,7 +58,7 @@ def test_a_preview_tells_what_a_start_would_be_and_starts_nothing(tmp_path: Path
             "forbidden_tools": ["bash"],
             "narrowed": [],
             "ceilings": {"max_turns": 3, "wall_clock_secs": None, "token_budget": None, "budget_usd": None},
-            "model": None,
+            "model": "script",
             "admission": None,
             "would_start": True,
             "refusals": [],

@@ -54,6 +54,7 @@ ROWS = [
     Row("GET", "/v1/runs", RECORDS_READ),
     Row("GET", "/v1/runs/{thread}", RECORDS_READ),
     Row("POST", "/v1/runs/{thread}/events", WORK_RUN, {"type": "stop"}),
+    Row("POST", "/v1/provider/check", ADMIN, {}),
     Row("GET", "/v1/rules", CONFIG_WRITE),
     Row("GET", "/v1/tiers", RECORDS_READ),
     Row("POST", "/v1/members", ADMIN, {"label": "eve"}),

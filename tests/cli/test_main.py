@@ -34,6 +34,7 @@ def test_the_commands_are_those_of_the_contract() -> None:
         "thread records", "thread watch", "why", "verify", "member add", "member list", "member revoke",
         "token list", "token mint", "token revoke", "token rotate", "token show", "profile lint", "profile list",
         "profile render", "profile show", "profile try", "escape mutate", "escape report", "escape run",
+        "provider check",
         "config add-permission-rule", "config disable-permission-rule",
         "config enable-permission-rule", "config list-rules", "config list-tiers",
         "config remove-permission-rule", "config set-actor-tier", "config set-capacity", "config set-profile",

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 from spl import hardening
 from spl.daemon import assemble, configure_log
 from spl.inference.model import Call, Reply, Usage
+from spl.inference.prices import Flat
 from spl.settings import load
 from spl.transports import image
 
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
     from bwrap.host import Python
     from bwrap.sealed import Sealed
     from spl.inference.model import Request
+    from spl.inference.prices import Price
 
 HONEST = (
     Call("note", "record_note", {"text": "undisturbed"}),
@@ -41,6 +43,7 @@ class Puppet:
     """
 
     name = default_model = "puppet"
+    url: str | None = None
 
     def __init__(self) -> None:
         self._released: defaultdict[str, asyncio.Event] = defaultdict(asyncio.Event)
@@ -58,9 +61,12 @@ class Puppet:
             calls = HONEST if request.turn == 0 else ()
         return Reply(said.get("text", "Done."), calls, "tool_use" if calls else "end", Usage(), self.name)
 
-    def price(self, model: str) -> tuple[Decimal, Decimal]:
-        """Give a price of nothing."""
-        return Decimal(0), Decimal(0)
+    def price(self, model: str) -> Price:
+        """Give what a million tokens cost."""
+        return Flat(Decimal(0), Decimal(0))
+
+    async def close(self) -> None:
+        """Do nothing."""
 
 
 def hostile(python: Python) -> Sealed:

@@ -12,11 +12,13 @@ from decimal import Decimal
 from typing import TYPE_CHECKING
 
 from spl.cli.main import main
-from spl.inference import provider
+from spl.inference import chosen
+from spl.inference.prices import Flat
 from spl.inference.script import _entry
 
 if TYPE_CHECKING:
     from spl.inference.model import Reply, Request
+    from spl.inference.prices import Price
 
 _LONGEST = 1 << 24
 
@@ -25,8 +27,9 @@ class Played:
     """A provider whose every reply comes from a socket; a million tokens cost one dollar."""
 
     name = default_model = "played"
+    url: str | None = None
 
-    def __init__(self, setting: str) -> None:
+    def __init__(self, setting: str, **_: object) -> None:
         self._path = setting.removeprefix("script:")
 
     async def complete(self, request: Request) -> Reply:
@@ -42,12 +45,15 @@ class Played:
             raise reply
         return reply
 
-    def price(self, model: str) -> tuple[Decimal, Decimal]:
-        """Give US dollars for a million tokens of input and of output."""
-        return Decimal(1), Decimal(1)
+    def price(self, model: str) -> Price:
+        """Give what a million tokens cost."""
+        return Flat(Decimal(1), Decimal(1))
+
+    async def close(self) -> None:
+        """Do nothing."""
 
 
 if __name__ == "__main__":
     # Before the daemon is imported, which the command does when it is to serve.
-    provider.provider_named = Played
+    chosen.chosen = Played  # type: ignore[assignment]
     main()

@@ -15,7 +15,6 @@ import tomllib
 import zlib
 from dataclasses import asdict, replace
 from datetime import UTC, datetime
-from decimal import Decimal
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -39,6 +38,7 @@ from spl.records.record import Record, record_id
 from spl.settings import Settings, load
 from tests.fuzz.files_expressions import arguments
 from tests.fuzz.files_made import DANGEROUS
+from tests.inference.accounts import Purse
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -378,7 +378,7 @@ def _terms(actor: str, forbidden: Sequence[str]) -> Terms:
         tools,
         tuple(forbidden),
         narrowed,
-        None,
+        "script",
         "worker",
         "",
         None,
@@ -404,9 +404,7 @@ async def _replayed(broker: Broker) -> str:
     outcomes = set()
     for turn in range(5):
         try:
-            charged = await broker.infer(
-                Request(None, (), (), turn), remaining_usd=Decimal(1), charge=lambda _: None
-            )
+            charged = await broker.infer(Request(None, (), (), turn), Purse("1"))
         except SplError as error:
             sentence(error.message)
             outcomes.add(error.code)

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from decimal import Decimal
 from typing import Any
 
 import pytest
 
 from spl.inference.echo import EchoProvider
 from spl.inference.model import Call, Reply, Request
+from spl.inference.prices import FREE
 
 GOAL = (
     "Record a note whose text is exactly: transport-check . "
@@ -92,7 +92,7 @@ def test_the_goal_is_the_first_word_of_the_user_not_what_a_tool_printed() -> Non
 
 def test_ids_differ_from_turn_to_turn_and_every_model_is_free() -> None:
     assert complete(GOAL, turn=4).calls[0].id == "call_5_1"
-    assert EchoProvider().price("any") == (Decimal(0), Decimal(0))
+    assert EchoProvider().price("any") is FREE
 
 
 def test_usage_counts_words() -> None:

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import json
-from decimal import Decimal
 from typing import TYPE_CHECKING
 
 import pytest
 
-from spl.errors import ProviderFailed, SettingsInvalid
-from spl.inference.model import Call, Reply, Request, Usage
+from spl.errors import SettingsInvalid
+from spl.inference.model import Call, Reply, Request, Unanswered, Usage
+from spl.inference.prices import FREE
 from spl.inference.script import ScriptProvider
 
 if TYPE_CHECKING:
@@ -52,12 +52,12 @@ def test_past_its_end_a_script_closes_the_run(tmp_path: Path) -> None:
 def test_a_scripted_failure_is_a_provider_that_failed(tmp_path: Path) -> None:
     provider = load(tmp_path, '{"replies": [{"fail": "It is overloaded."}]}')
 
-    with pytest.raises(ProviderFailed, match=r"^It is overloaded\.$"):
+    with pytest.raises(Unanswered, match=r"^It is overloaded\.$"):
         turn(provider, 0)
 
 
 def test_a_script_costs_nothing(tmp_path: Path) -> None:
-    assert load(tmp_path, '{"replies": []}').price("script") == (Decimal(0), Decimal(0))
+    assert load(tmp_path, '{"replies": []}').price("script") is FREE
 
 
 @pytest.mark.parametrize(
@@ -95,7 +95,7 @@ def test_a_file_that_is_not_a_script_is_refused_by_name(tmp_path: Path, text: st
         ('{"calls": [{"name": "a"}]}', "a call's arguments are not an object"),
         ('{"calls": [{"name": "a", "arguments": []}]}', "a call's arguments are not an object"),
         ('{"calls": [{"name": "a", "arguments": {}, "id": 1}]}', "a call's id is not a string"),
-        ('{"stop_reason": "tired"}', "stop_reason is not one of end, tool_use, length, no_model"),
+        ('{"stop_reason": "tired"}', "stop_reason is not one of end, tool_use, length, refusal, no_model"),
         ('{"stop_reason": []}', "stop_reason is not one of"),
         ('{"usage": []}', "usage is not an object"),
         ('{"usage": {"input_tokens": -1}}', "usage.input_tokens is not a whole number from 0"),

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from spl.errors import ProfileInvalid, StoreUnavailable
 from spl.inference.broker import Broker
+from spl.inference.prices import FREE, Flat
 from spl.inference.script import ScriptProvider
 from spl.kernel.admission import Admission
 from spl.kernel.config import Config
@@ -30,14 +31,14 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Sequence
     from pathlib import Path
 
-    from spl.errors import ProviderFailed
-    from spl.inference.model import Reply, Request
+    from spl.inference.model import Reply, Request, Unanswered
+    from spl.inference.prices import Price
     from spl.inference.provider import Provider
     from spl.kernel.runs import Run
     from spl.records.record import Record
     from spl.records.store import Appended
 
-    Replies = tuple[Reply | ProviderFailed, ...]
+    Replies = tuple[Reply | Unanswered, ...]
 
 Json = dict[str, Any]
 
@@ -96,6 +97,7 @@ class Hanging:
     """A provider that never answers; `asked` is set once it has been."""
 
     name = default_model = "hanging"
+    url: str | None = None
 
     def __init__(self) -> None:
         self.asked = asyncio.Event()
@@ -106,9 +108,12 @@ class Hanging:
         await asyncio.Event().wait()
         raise AssertionError
 
-    def price(self, model: str) -> tuple[Decimal, Decimal] | None:
+    def price(self, model: str) -> Price:
         """Give a price of nothing."""
-        return Decimal(0), Decimal(0)
+        return FREE
+
+    async def close(self) -> None:
+        """Do nothing."""
 
 
 class Gated(ScriptProvider):
@@ -139,11 +144,11 @@ class Listening(ScriptProvider):
 
 
 class Priced(ScriptProvider):
-    """A script whose every token costs ten cents."""
+    """A script whose output costs ten cents a thousand tokens, and its input nothing."""
 
-    def price(self, model: str) -> tuple[Decimal, Decimal]:
-        """Give ten cents a token."""
-        return Decimal(100_000), Decimal(100_000)
+    def price(self, model: str) -> Price:
+        """Give that price."""
+        return Flat(Decimal(0), Decimal(100))
 
 
 class Day:

@@ -63,7 +63,7 @@ def judged(
         tools=tools,
         forbidden=forbidden,
         narrowed=("read_file", "search"),
-        model=None,
+        model="script",
         profile="worker",
         started_at="2031-05-04T22:59:58.000Z",
     )
@@ -253,7 +253,7 @@ def test_a_rule_is_shown_the_run_as_it_is(tmp_path: Path, transport: str) -> Non
         verdict = await propose(run)
         assert (verdict["decision"], verdict["rule"]) == ("allow", None)
 
-    replies = replies_of(tmp_path, {**NOTE, "usage": {"output_tokens": 1}})
+    replies = replies_of(tmp_path, {**NOTE, "usage": {"output_tokens": 1000}})
     at_the_doors(tmp_path, provider=Priced(replies), talk=talk)
 
 

@@ -9,6 +9,7 @@ import pytest
 
 from spl.errors import (
     InvalidBody,
+    ModelUnpriced,
     ProviderFailed,
     RunFinished,
     SplError,
@@ -169,10 +170,10 @@ def test_a_call_past_the_budget_is_not_made(tmp_path: Path) -> None:
         (outcome,) = await here.bodies(run.terms.thread, names.OUTCOME)
         assert (outcome["outcome"], outcome["budget_kind"]) == ("budget_exhausted", "usd")
         assert (outcome["turns"], outcome["spent_usd"]) == (3, 0.3)
-        assert outcome["summary"] == "The run's budget of 0.25 USD is spent (budget_usd)."
+        assert outcome["summary"] == "Nothing is left of the run's budget of 0.25 USD (budget_usd)."
         assert [body["cost_usd"] for body in await here.bodies(run.terms.thread, names.TURN)] == [0.1] * 3
 
-    provider = Priced(replies_of(tmp_path, *[{**NOTE, "usage": {"output_tokens": 1}}] * 5))
+    provider = Priced(replies_of(tmp_path, *[{**NOTE, "usage": {"output_tokens": 1000}}] * 5))
     at_the_doors(tmp_path, provider=provider, talk=talk)
 
 
@@ -184,14 +185,14 @@ def test_the_operators_run_in_process_without_a_budget_is_stopped_by_no_cost(tmp
         row = await here.kernel.rows.row(run.terms.thread)
         assert (row["budget_usd"], row["spent_usd"]) == (None, 300)
 
-    provider = Priced(replies_of(tmp_path, *[{**NOTE, "usage": {"output_tokens": 1000}}] * 3))
+    provider = Priced(replies_of(tmp_path, *[{**NOTE, "usage": {"output_tokens": 1_000_000}}] * 3))
     at_the_doors(tmp_path, provider=provider, talk=talk, asked={"actor": OPERATOR})
 
 
 def test_a_run_with_a_ceiling_cannot_use_a_model_without_a_price(tmp_path: Path) -> None:
     async def talk(here: Instance, run: Run) -> None:
         assert run.terms.ceilings.budget_usd is not None
-        with pytest.raises(ProviderFailed, match="no price"):
+        with pytest.raises(ModelUnpriced, match="no price"):
             await turn(run)
         assert await here.bodies(run.terms.thread, names.TURN) == []
 
@@ -212,7 +213,7 @@ def test_a_provider_that_fails_ends_the_run_as_failed(tmp_path: Path) -> None:
 
 
 class Counting(Priced):
-    """A script at ten cents a token that counts how often it was asked."""
+    """A script at ten cents a thousand tokens that counts how often it was asked."""
 
     asked = 0
 
@@ -237,7 +238,7 @@ def test_a_reply_the_log_cannot_take_is_charged_and_the_end_of_the_run_and_no_tu
 ) -> None:
     replies = replies_of(tmp_path, NOTE)
     asks_for = replace(replies[0].calls[0], arguments={"text": text})  # type: ignore[union-attr]
-    provider = Counting((replace(replies[0], calls=(asks_for,), usage=Usage(0, 1)),))  # type: ignore[type-var]
+    provider = Counting((replace(replies[0], calls=(asks_for,), usage=Usage(0, 1000)),))  # type: ignore[type-var]
 
     async def talk(here: Instance, run: Run) -> None:
         here.store.full_for = names.TURN if isinstance(text, str) else None
@@ -246,7 +247,7 @@ def test_a_reply_the_log_cannot_take_is_charged_and_the_end_of_the_run_and_no_tu
         here.store.full_for = None
         assert [await turn(run) for _ in range(3)] == [{"end": "failed"}] * 3
         assert provider.asked == 1
-        assert (run.budget.turns, run.calls.reply, run.budget.tokens) == (0, None, 1)
+        assert (run.budget.turns, run.calls.reply, run.budget.tokens) == (0, None, 1000)
         assert here.kernel.usage.spent(MEMBER) == Decimal("0.1")
         await here.kernel.finish(run, CLEAN)
         assert await here.kinds(run.terms.thread) == ["loop", "isolation", "loop_outcome"]
@@ -261,7 +262,7 @@ def test_a_reply_the_log_cannot_take_is_charged_and_the_end_of_the_run_and_no_tu
 def test_a_reply_of_no_use_is_charged_to_the_run_and_its_actors_day(tmp_path: Path) -> None:
     replies = replies_of(tmp_path, NOTE)
     twice = replies[0].calls * 2  # type: ignore[union-attr]
-    provider = Counting((replace(replies[0], calls=twice, usage=Usage(0, 1)),))  # type: ignore[type-var]
+    provider = Counting((replace(replies[0], calls=twice, usage=Usage(0, 1000)),))  # type: ignore[type-var]
 
     async def talk(here: Instance, run: Run) -> None:
         with pytest.raises(ProviderFailed, match="the same id"):

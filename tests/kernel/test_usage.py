@@ -64,18 +64,18 @@ def take(here: Instance, actor: str = MEMBER) -> Place:
     return here.kernel.take_place(here.kernel.terms(ADMINISTRATOR, Start(goal="a goal", actor=actor)))
 
 
-async def spend(here: Instance, tokens: int = 1) -> None:
-    """Have a run of the member's use tokens, at ten cents each, to its end."""
+async def spend(here: Instance, turns: int = 1) -> None:
+    """Have a run of the member's take turns, at ten cents each, to its end."""
     place = take(here)
     opened = await here.open()
-    for _ in range(tokens):
+    for _ in range(turns):
         await turn(opened)
     await here.kernel.finish(opened, CLEAN)
     place.release()
 
 
 def cents(tmp_path: Path) -> Priced:
-    return Priced(replies_of(tmp_path, *[{**says("on"), "usage": {"output_tokens": 1}}] * 9))
+    return Priced(replies_of(tmp_path, *[{**says("on"), "usage": {"output_tokens": 1000}}] * 9))
 
 
 # --- each ceiling by its own code, with both numbers ---
@@ -118,8 +118,8 @@ def test_a_run_more_than_may_start_in_a_day_is_refused_with_both_numbers(tmp_pat
 def test_a_run_of_an_actor_whose_day_has_cost_enough_is_refused_with_both_numbers(tmp_path: Path) -> None:
     async def talk(here: Instance, day: Day) -> None:
         await here.tier("trial", daily_cost_usd=0.3, default_budget_usd=9)
-        await spend(here, tokens=2)
-        await spend(here, tokens=1)
+        await spend(here, turns=2)
+        await spend(here, turns=1)
         with pytest.raises(
             WorkDailyCapExceeded, match=r"cost 0.3 USD today, .* trial allows 0.3 USD"
         ) as error:
@@ -134,7 +134,7 @@ def test_a_run_of_an_actor_whose_day_has_cost_enough_is_refused_with_both_number
 def test_a_run_may_cost_what_is_left_of_its_actors_day(tmp_path: Path) -> None:
     async def talk(here: Instance, day: Day) -> None:
         await here.tier("trial", daily_cost_usd=0.3)
-        await spend(here, tokens=2)
+        await spend(here, turns=2)
         opened = await here.open()
         assert opened.terms.ceilings.budget_usd == Decimal("0.1")
         assert "reply" in await turn(opened)
@@ -158,7 +158,7 @@ def test_runs_side_by_side_share_what_is_left_of_their_actors_day(tmp_path: Path
         await here.kernel.finish(runs[1], CLEAN)
         (outcome,) = await here.bodies(runs[1].terms.thread, names.OUTCOME)
         assert (outcome["budget_kind"], outcome["spent_usd"]) == ("usd", 0)
-        assert outcome["summary"].endswith(f"allows to {MEMBER} are spent (daily_cost_usd).")
+        assert outcome["summary"].endswith(f"allows to {MEMBER} (daily_cost_usd).")
         assert "reply" in await turn(neds)
 
     at_work(tmp_path, talk, provider=cents(tmp_path))
@@ -300,8 +300,8 @@ def test_a_daemon_counts_anew_from_the_log_what_the_day_has_used_up(tmp_path: Pa
         async with instance(tmp_path, now=day, provider=provider) as here:
             await here.configure(MEMBERS, "in_process")
             await here.tier("trial", daily_runs=3, daily_cost_usd=9, default_budget_usd=9)
-            await spend(here, tokens=2)
-            await spend(here, tokens=1)
+            await spend(here, turns=2)
+            await spend(here, turns=1)
             take(here).release()
         # A start that came to no run has left nothing in the log, and one that died open has its outcome by then.
         async with instance(tmp_path, now=day, provider=provider) as again:

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from decimal import Decimal
 from typing import TYPE_CHECKING, Any
 
-from spl.errors import ProviderFailed, SplError
+from spl.errors import SplError
+from spl.inference.model import Unanswered
 from spl.kernel.outcome import Ending
 from spl.records.record import Draft, record_id
 from spl.transports import in_process
@@ -44,7 +45,7 @@ RECEIPT: Json = {"shape": "same-user", "profile_digest": "d" * 64,
 ENGINE = "did:sync:system:engine"
 DENIED = calls(call("bash", command="id"))
 CUT_OFF = calls(call("record_note", text="half"), stop_reason="length")
-USED = {"input_tokens": 3, "output_tokens": 4}
+USED = {"input_tokens": 3, "output_tokens": 1000}
 
 
 class Broken(Priced):
@@ -56,7 +57,7 @@ class Broken(Priced):
         if request.turn == 0:
             return reply
         twice = replies_of(self.folder, BOTH)[0]
-        assert not isinstance(twice, ProviderFailed)
+        assert not isinstance(twice, Unanswered)
         same = (twice.calls[0], twice.calls[0])
         return type(reply)(reply.text, same, reply.stop_reason, reply.usage, reply.model)
 

@@ -46,6 +46,7 @@ class _Call:
     call_id: str
     tool: str
     cut_off: bool
+    malformed: bool = False
     decision: str | None = None
     done: bool = False
 
@@ -195,7 +196,7 @@ class Judgement:
         if call_id in self._proposed:
             self._say("judgement", f"the call {quoted(call_id)} of this reply is on record already")
         self._proposed.add(call_id)
-        self._calls[id_] = _Call(call_id, tool, self._cut_off)
+        self._calls[id_] = _Call(call_id, tool, self._cut_off, "malformed" in body)
 
     def _verdict(self, body: Json) -> None:
         decision = body.get("decision")
@@ -212,6 +213,8 @@ class Judgement:
         call.decision = decision
         if decision == "allow" and call.cut_off:
             self._say("judgement", "it allows a call of a reply that was cut off by the output limit")
+        if decision == "allow" and call.malformed:
+            self._say("judgement", "it allows a call whose arguments are no JSON object")
         if decision == "allow" and self._reach is not None and call.tool not in self._reach:
             self._say("judgement", f"it allows the tool {quoted(call.tool)}, which is not in the run's reach")
 

@@ -20,9 +20,10 @@ from typing import TYPE_CHECKING, Any
 
 from bwrap.launch import Launch
 from spl.cli.main import main
-from spl.inference import provider
+from spl.inference import chosen
 from spl.inference.echo import EchoProvider
 from spl.inference.model import Call, Reply, Usage
+from spl.inference.prices import Flat
 from spl.records.writer import Writer
 
 if TYPE_CHECKING:
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
     from datetime import datetime
 
     from spl.inference.model import Request
+    from spl.inference.prices import Price
 
 GOAL = "Go on for {turns} turns."
 
@@ -41,8 +43,9 @@ class Model:
     """Does the verify goal as the echo provider does, and turn after turn of calls where a goal says how many."""
 
     name = default_model = "played"
+    url: str | None = None
 
-    def __init__(self, setting: str) -> None:
+    def __init__(self, setting: str, **_: object) -> None:
         """Take the place of whatever the setting names."""
 
     async def complete(self, request: Request) -> Reply:
@@ -62,9 +65,12 @@ class Model:
         )
         return Reply("", calls[: 1 + turn % 3], "tool_use", Usage(), self.name)
 
-    def price(self, model: str) -> tuple[Decimal, Decimal]:
-        """Give nothing for a million tokens of input and of output."""
-        return Decimal(0), Decimal(0)
+    def price(self, model: str) -> Price:
+        """Give what a million tokens cost."""
+        return Flat(Decimal(0), Decimal(0))
+
+    async def close(self) -> None:
+        """Do nothing."""
 
 
 def _ahead(now: Callable[[], datetime], path: str) -> Callable[[], datetime]:
@@ -108,7 +114,7 @@ def _die_at(when: str, what: str, number: int) -> None:
 
 
 if __name__ == "__main__":
-    provider.provider_named = Model
+    chosen.chosen = Model  # type: ignore[assignment]
     # After the line above: it takes the provider's name when it is imported.
     from spl import daemon
 

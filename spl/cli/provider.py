@@ -1,0 +1,32 @@
+"""The command that tries out the model provider."""
+
+from __future__ import annotations
+
+from typing import Final
+
+import click
+
+from spl.cli.options import common
+from spl.cli.output import print_document
+from spl.client import Client
+
+_SECONDS: Final = 3700.0
+"""Longer than any `provider_seconds` and the tries after it."""
+
+
+@click.group()
+def provider() -> None:
+    """Try the model provider of the running daemon."""
+
+
+@provider.command("check", short_help="Make one small model call and show what it took.")
+@click.option("--model", metavar="NAME", help="The model to call; the daemon's default unless given.")
+@common
+def check(model: str | None, home: str | None, output: str | None) -> None:
+    """Have the daemon call its provider once, as a run would, and show who answered and what it took.
+
+    The model is asked to call a tool: calls_tools says whether it did. It costs what such a call costs.
+    """
+    body = {} if model is None else {"model": model}
+    answer = Client.locate(home).request("POST", "/v1/provider/check", body, timeout=_SECONDS)
+    print_document(answer, output)
