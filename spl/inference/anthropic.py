@@ -1,25 +1,25 @@
-"""Anthropic's Messages API, without streaming: https://docs.anthropic.com/en/api/messages."""
+"""The provider that answers by Anthropic's Messages API."""
 
 from __future__ import annotations
 
-from functools import partial
+import json
 from typing import TYPE_CHECKING, Any, Final
 
-from spl.inference.asked import calls, counted, field, model_named, whole
-from spl.inference.endpoint import Endpoint, Malformed
+from spl.inference import answer
+from spl.inference.answer import Asked, Malformed
+from spl.inference.endpoint import Endpoint
 from spl.inference.model import Reply
 from spl.inference.prices import listed
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from spl.inference.endpoint import Pace
-    from spl.inference.model import Request, StopReason
+    from spl.inference.model import Request, StopReason, Usage
     from spl.inference.prices import Price
 
-VERSION: Final = "2023-06-01"
+Json = dict[str, Any]
 
-_STOPS: Final[Mapping[str, StopReason]] = {
+_STOP_REASONS: Final[Mapping[str, StopReason]] = {
     "end_turn": "end",
     "stop_sequence": "end",
     "pause_turn": "end",
@@ -28,16 +28,12 @@ _STOPS: Final[Mapping[str, StopReason]] = {
     "model_context_window_exceeded": "length",
     "refusal": "refusal",
 }
-# The API takes no text that is empty or blank.
-_NOTHING = "(nothing)"
-
-Json = dict[str, Any]
+# The API takes no turn that says nothing, and the first must be the user's.
+_NOTHING: Final = {"type": "text", "text": "(nothing)"}
 
 
 class AnthropicProvider:
-    """Asks `url` for messages; `key` reads the key, and `seconds` is the longest that one attempt may take."""
-
-    name = "anthropic"
+    """Asks the Messages API at a base URL, with or without its `/v1`; `seconds` bound one attempt."""
 
     def __init__(
         self,
@@ -46,27 +42,32 @@ class AnthropicProvider:
         key: Callable[[], str | None],
         *,
         seconds: float,
-        pace: Pace | None = None,
+        name: str = "anthropic",
     ) -> None:
-        self.url: str | None = url
+        self.name = name
         self.default_model = model
+        self.url: str | None = url
         self._endpoint = Endpoint(
-            self.name,
             url.removesuffix("/v1"),
-            key,
-            lambda said: {"x-api-key": said},
+            key=key,
+            authorize=lambda word: {"x-api-key": word},
+            headers={"anthropic-version": "2023-06-01"},
             seconds=seconds,
-            pace=pace,
+            name=name,
         )
 
     async def complete(self, request: Request) -> Reply:
-        """Give the model's reply; raises Unanswered."""
-        return await self._endpoint.ask(
-            "/v1/messages", asked(request), partial(reply, request), {"anthropic-version": VERSION}
-        )
+        """Give the model's reply; raises Unanswered where there is none."""
+        asked = request.model or self.default_model
+        said = await self._endpoint.post("/v1/messages", document(request, asked))
+        try:
+            return reply(said, asked, request.turn)
+        except Malformed as error:
+            fault = str(error)
+        raise self._endpoint.malformed(fault)
 
     def price(self, model: str) -> Price | None:
-        """Give a model's price by the shipped list."""
+        """Give what the model costs by the list, None if it does not have it."""
         return listed(self._endpoint.url, model)
 
     async def close(self) -> None:
@@ -74,83 +75,99 @@ class AnthropicProvider:
         await self._endpoint.close()
 
 
-def asked(request: Request) -> Json:
-    """Give the request's body. The conversation comes from a loop nobody trusts, and any is put into a form."""
-    system = [each["content"] for each in request.messages if each["role"] == "system" and each["content"]]
-    tools = [
-        {"name": tool["name"], "description": tool["description"], "input_schema": tool["parameters"]}
-        for tool in request.tools
-    ]
-    return {
-        "model": request.model,
-        "max_tokens": request.max_output_tokens,
-        **({"system": "\n\n".join(system)} if system else {}),
-        "messages": _turns(request.messages),
-        **({"tools": tools} if tools else {}),
-    }
+def document(request: Request, model: str) -> Json:
+    """Give a request as the API takes it, whatever the order of its messages: a loop nobody trusts makes them."""
+    said: Json = {"model": model, "max_tokens": request.max_output_tokens}
+    if system := _system(request.messages):
+        said["system"] = system
+    said["messages"] = _turns(request.messages)
+    if request.tools:
+        said["tools"] = [
+            {"name": tool["name"], "description": tool["description"], "input_schema": tool["parameters"]}
+            for tool in request.tools
+        ]
+    return said
 
 
-def reply(request: Request, document: object) -> Reply:
-    """Read an answer; raises Malformed. Blocks of other types, such as thinking, are passed over."""
-    content = field(document, "content")
-    if not isinstance(content, list):
-        raise Malformed("it has no content")
-    texts = [field(block, "text") for block in content if field(block, "type") == "text"]
-    if not all(isinstance(text, str) for text in texts):
-        raise Malformed("a text in it is none")
-    made = [block for block in content if block["type"] == "tool_use"]
-    stop = field(document, "stop_reason")
-    if not isinstance(stop, str) or stop not in _STOPS:
-        raise Malformed("its stop reason is not known")
-    usage = field(document, "usage")
-    return Reply(
-        "\n".join(texts),
-        calls(((block.get("id"), block.get("name"), block.get("input")) for block in made), request.turn),
-        _STOPS[stop],
-        counted(
-            usage,
-            input=("input_tokens", "cache_creation_input_tokens", "cache_read_input_tokens"),
-            output="output_tokens",
-            cached=whole(usage.get("cache_read_input_tokens")) if isinstance(usage, dict) else 0,
-        ),
-        model_named(field(document, "model"), request.model),
-    )
+def _system(messages: Sequence[Mapping[str, Any]]) -> str:
+    said = (message["content"] for message in messages if message["role"] == "system")
+    return "\n\n".join(text for text in said if text.strip())
 
 
 def _turns(messages: Sequence[Mapping[str, Any]]) -> list[Json]:
-    """Give the conversation as turns that take turns, a user's first, and a turn's results before its texts."""
-    turns: list[Json] = []
+    """Give the turns of user and model, each in one: the results of calls made side by side must stand in one."""
+    turns: list[tuple[str, list[Json]]] = []
     for message in messages:
         if message["role"] == "system":
             continue
         role = "assistant" if message["role"] == "assistant" else "user"
-        if not turns or turns[-1]["role"] != role:
-            turns.append({"role": role, "content": []})
-        turns[-1]["content"] += _blocks(message)
-    if not turns or turns[0]["role"] == "assistant":
-        turns.insert(0, {"role": "user", "content": []})
-    for turn in turns:
-        blocks = turn["content"] or [{"type": "text", "text": _NOTHING}]
-        turn["content"] = sorted(blocks, key=lambda block: block["type"] != "tool_result")
-    return turns
+        blocks = _blocks(message)
+        if not blocks:
+            continue
+        if turns and turns[-1][0] == role:
+            turns[-1][1].extend(blocks)
+        else:
+            turns.append((role, blocks))
+    if not turns or turns[0][0] == "assistant":
+        turns.insert(0, ("user", [_NOTHING]))
+    # The API wants results before text; the order among them stays.
+    return [
+        {"role": role, "content": sorted(blocks, key=lambda block: block["type"] != "tool_result")}
+        for role, blocks in turns
+    ]
 
 
 def _blocks(message: Mapping[str, Any]) -> list[Json]:
     content = message["content"]
     if message["role"] == "tool":
-        return [
-            {
-                "type": "tool_result",
-                "tool_use_id": message["call_id"],
-                "content": content,
-                "is_error": message.get("status") != "ok",
-            }
-        ]
-    made = message.get("calls", ()) if message["role"] == "assistant" else ()
-    return [
-        *([{"type": "text", "text": content}] if content.strip() else []),
-        *(
-            {"type": "tool_use", "id": call["id"], "name": call["name"], "input": call["arguments"]}
-            for call in made
-        ),
+        result: Json = {"type": "tool_result", "tool_use_id": message["call_id"]}
+        if content.strip():
+            result["content"] = content
+        return [{**result, "is_error": message.get("status") == "error"}]
+    texts = [{"type": "text", "text": content}] if content.strip() else []
+    if message["role"] == "user":
+        return texts
+    calls = [
+        {"type": "tool_use", "id": call["id"], "name": call["name"], "input": call["arguments"]}
+        for call in message.get("calls", ())
     ]
+    return [*texts, *calls] or [_NOTHING]
+
+
+def reply(said: object, asked: str, turn: int) -> Reply:
+    """Read an answer of the API to a request for a model in a turn, which counts from 0; raises Malformed."""
+    said = answer.an_object(said, "it")
+    text: list[str] = []
+    calls: list[Asked] = []
+    for block in answer.a_list(said.get("content"), "its content"):
+        kind = answer.an_object(block, "a block of its content").get("type")
+        if kind == "text":
+            text.append(answer.a_string(block.get("text"), "its text"))
+        elif kind == "tool_use":
+            calls.append(_asked(block))
+    stop_reason = _STOP_REASONS.get(answer.a_string(said.get("stop_reason"), "its stop reason"))
+    if stop_reason is None:
+        raise Malformed("its stop reason is not known")
+    if stop_reason in ("end", "tool_use"):
+        stop_reason = "tool_use" if calls else "end"
+    return Reply(
+        "".join(text),
+        answer.calls(calls, turn),
+        stop_reason,
+        _usage(answer.an_object(said.get("usage"), "its usage")),
+        answer.answered_by(said.get("model"), asked),
+    )
+
+
+def _asked(block: Json) -> Asked:
+    arguments = {} if block.get("input") is None else block["input"]
+    if isinstance(arguments, dict):
+        return Asked(block.get("id"), block.get("name"), arguments)
+    written = json.dumps(arguments, ensure_ascii=False)[: answer.MALFORMED_MOST]
+    return Asked(block.get("id"), block.get("name"), {}, written)
+
+
+def _usage(said: Json) -> Usage:
+    cached = answer.tokens(said, "cache_read_input_tokens", 0)
+    fresh = answer.tokens(said, "input_tokens") + answer.tokens(said, "cache_creation_input_tokens", 0)
+    return answer.usage(fresh + cached, answer.tokens(said, "output_tokens"), cached)

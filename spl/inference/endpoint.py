@@ -1,241 +1,344 @@
-"""A provider's address over HTTP: what is sent there, tried again, waited for, and believed of what comes back.
+"""Where a provider answers: one HTTP client that asks again where that is safe, and lets no key out.
 
-See RFC 9110 (15.5.1, 10.2.3) for statuses and `Retry-After`. The key is read for each attempt, goes into one header
-of it, and is in nothing that leaves this room.
+What a provider sends is a stranger's: it is bounded, it leads nowhere else, and of an error little is repeated.
 """
 
 from __future__ import annotations
 
 import asyncio
 import json
+import logging
+import os
 import random
+import re
+import ssl
 import time
 from dataclasses import dataclass
+from datetime import UTC
 from email.utils import parsedate_to_datetime
+from http.cookiejar import CookieJar, DefaultCookiePolicy
 from typing import TYPE_CHECKING, Any, Final
 
 import httpx2
 
 from spl import __version__
+from spl.inference.answer import Malformed, strict
 from spl.inference.model import Unanswered
-from spl.inference.secrecy import holds, told
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Mapping
+    from collections.abc import Awaitable, Callable, Iterator, Mapping
 
-    from spl.inference.model import Reply
-
+REPLY_MOST: Final = 8 * 2**20
+"""Bytes of a reply."""
 ATTEMPTS: Final = 4
-"""How often a call is tried at the most."""
-LONGEST_WAIT: Final = 60.0
-"""Seconds that are waited between two tries at the most, and no longer when the provider asks for it."""
-ANSWER_MOST: Final = 8 << 20
-"""Bytes of an answer."""
+"""How often a request is made, at most."""
+WAIT_MOST: Final = 60.0
+"""Seconds that a provider may ask to be left alone for between two attempts."""
 
-_ERROR_MOST = 64 << 10
-_CONNECT_SECONDS = 10.0
-# Servers close what is idle after five seconds or more: a connection that is closed while a call goes out may have
-# taken it, and such a call is not tried again.
-_IDLE_SECONDS = 4.0
-_FIRST_WAIT, _LAST_WAIT = 0.5, 8.0
 _AGAIN = frozenset((408, 409, 429, 500, 502, 503, 504, 529))
+_ERROR_MOST = 64 * 1024
+_ERROR_SECONDS = 5.0
+_SAID_MOST = 200
+_CONNECT_SECONDS = 10.0
+_BACKOFF_SECONDS = 0.5, 8.0
+# Less than servers leave an idle connection open for, 5 seconds in the shortest: one that is closed just as it is used
+# again loses a reply that may have been paid for.
+_IDLE_SECONDS = 3.0
+# A key shorter than this is no secret: a word, such as the server's name, put where any will do.
+_SECRET = 16
+# So many characters in a row of a key are not repeated.
+_RUN = 8
 
+_NUMBER = re.compile(r"[0-9]{1,9}(\.[0-9]{0,9})?")
+_IDENTIFIER = re.compile(r"[A-Za-z][A-Za-z0-9_.-]{0,59}")
+_ESCAPE = re.compile(r"\\u00([0-7][0-9a-fA-F])")
 
-class Malformed(Exception):
-    """An answer that is not what its API says; the text is one clause that repeats nothing of it."""
+# They tell of each request; at their lowest level, its headers too.
+for _name in ("httpx2", "httpcore2"):
+    logging.getLogger(_name).setLevel(logging.WARNING)
 
 
 @dataclass(frozen=True, slots=True)
-class Pace:
-    """Time as an endpoint goes by it: how it waits, the moment in seconds since 1970, and a chance from 0 to 1."""
+class _Fault:
+    """Why an attempt gave no reply; `after` is how many seconds the provider asks to be left alone for."""
 
-    sleep: Callable[[float], Awaitable[object]] = asyncio.sleep
-    now: Callable[[], float] = time.time
-    chance: Callable[[], float] = random.random
-
-
-@dataclass(frozen=True, slots=True)
-class _Answer:
-    status: int
-    headers: httpx2.Headers
-    body: bytes
-
-
-class _Unreached(Exception):
-    """Nothing can have been sent."""
+    why: str
+    unpaid: bool
+    again: bool = False
+    after: float | None = None
 
 
 class Endpoint:
-    """One provider's address.
+    """A base URL that JSON is posted to; `name` is what the provider is called in settings and messages.
 
-    `key` reads its key, None if there is none, and `authorize` gives the headers that carry one; `seconds` is the
-    longest that one attempt may take.
+    `key` reads the key at every attempt, so that another takes effect without a restart, and `authorize` makes the
+    headers that carry it. `seconds` bound one attempt from its connecting to its last byte. `sleep`, `clock` (seconds
+    since 1970) and `jitter` (0 to 1) are those of the process unless others are given.
     """
 
     def __init__(
         self,
-        name: str,
         url: str,
+        *,
         key: Callable[[], str | None],
         authorize: Callable[[str], Mapping[str, str]],
-        *,
+        headers: Mapping[str, str],
         seconds: float,
-        pace: Pace | None = None,
+        name: str,
+        sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
+        clock: Callable[[], float] = time.time,
+        jitter: Callable[[], float] = random.random,
     ) -> None:
         self.url = url
-        self._who = f"the provider {name!r}"
-        self._name = name
+        self.name = name
         self._key = key
         self._authorize = authorize
+        self._headers = headers
         self._seconds = seconds
-        self._pace = pace or Pace()
-        self._opened: httpx2.AsyncClient | None = None
+        self._sleep = sleep
+        self._clock = clock
+        self._jitter = jitter
+        self._client: httpx2.AsyncClient | None = None
 
-    async def ask(
-        self, path: str, document: Mapping[str, Any], read: Callable[[Any], Reply], headers: Mapping[str, str]
-    ) -> Reply:
-        """Post a document and give the reply that `read` finds in the answer; it raises Malformed.
+    async def post(self, path: str, document: Mapping[str, Any]) -> Any:
+        """Post a document, again if it is sure that nothing was answered; give the JSON of the reply.
 
-        Raises Unanswered where there is none, and what reading the key raises.
+        Raises Unanswered, and what reading the key raises.
         """
         try:
-            content = json.dumps(document, ensure_ascii=False, allow_nan=False).encode("utf-8", "replace")
-        except (ValueError, RecursionError):
-            raise Unanswered(f"{self._who} cannot be sent what is no JSON", unpaid=True) from None
-        fault = ""
-        for attempt in range(ATTEMPTS):
+            # A lone surrogate, which is no character, is sent as a question mark.
+            content = json.dumps(document, ensure_ascii=False, allow_nan=False).encode(errors="replace")
+        except (TypeError, ValueError, RecursionError):
+            content = None
+        if content is None:
+            raise self._unanswered(_Fault("was not asked: what it was to be sent is not JSON", unpaid=True))
+        attempt = 1
+        while True:
             key = self._key()
-            wait: float | None = None
-            try:
-                answer = await self._attempt(path, content, {**headers, **self._credential(key)})
-            except _Unreached as error:
-                fault = f"{self._who} cannot be reached: {error}"
-            else:
-                if answer.status == httpx2.codes.OK:
-                    return self._reply(answer.body, read, key)
-                fault = told(self._name, answer.status, answer.body, key)
-                if not _is_worth_another(answer):
-                    raise Unanswered(fault, unpaid=True)
-                wait = retry_after(answer.headers, self._pace.now())
-                if wait is not None and wait > LONGEST_WAIT:
-                    raise Unanswered(f"{fault}; it asks for {wait:.0f} seconds of patience", unpaid=True)
-            if attempt + 1 < ATTEMPTS:
-                await self._pace.sleep(self._backoff(attempt) if wait is None else wait)
-        raise Unanswered(f"{fault}; it was tried {ATTEMPTS} times", unpaid=True)
+            answer = await self._attempt(path, content, key)
+            if not isinstance(answer, _Fault):
+                return self._document(answer, key)
+            if not answer.again or attempt == ATTEMPTS:
+                raise self._unanswered(answer)
+            if answer.after is not None and answer.after > WAIT_MOST:
+                why = f"{answer.why}; it asks to be left alone for {answer.after:.0f} seconds"
+                raise self._unanswered(_Fault(why, unpaid=True))
+            await self._sleep(self._backoff(attempt) if answer.after is None else answer.after)
+            attempt += 1
+
+    def malformed(self, fault: str) -> Unanswered:
+        """Give the error of a reply that cannot be used, for this fault, and may have been paid for."""
+        return self._unanswered(_Fault(f"gave a malformed reply: {fault}", unpaid=False))
 
     async def close(self) -> None:
         """Close its connections."""
-        if self._opened is not None:
-            await self._opened.aclose()
+        client, self._client = self._client, None
+        if client is not None:
+            await client.aclose()
 
-    def _credential(self, key: str | None) -> Mapping[str, str]:
-        return {} if key is None else self._authorize(key)
+    def _unanswered(self, fault: _Fault) -> Unanswered:
+        return Unanswered(f"the provider {self.name!r} {fault.why}", unpaid=fault.unpaid)
 
-    async def _attempt(self, path: str, content: bytes, headers: Mapping[str, str]) -> _Answer:
-        """Send a request once; raises _Unreached if it cannot have been, and Unanswered if it is not known."""
-        try:
-            async with (
-                asyncio.timeout(self._seconds),
-                self._client().stream("POST", self.url + path, content=content, headers=headers) as response,
-            ):
-                return _Answer(response.status_code, response.headers, await self._body(response))
-        except (httpx2.ConnectError, httpx2.ConnectTimeout) as error:
-            # An OpenSSL or errno text: it is about the connection, and was made here.
-            raise _Unreached(_line(str(error)) or type(error).__name__) from None
-        except (TimeoutError, httpx2.TimeoutException):
-            raise Unanswered(
-                f"{self._who} did not answer within {self._seconds:g} seconds (provider_seconds)",
-                unpaid=False,
-            ) from None
-        except httpx2.HTTPError as error:
-            raise Unanswered(
-                f"the connection to {self._who} was lost before its answer was whole ({type(error).__name__})",
-                unpaid=False,
-            ) from None
+    def _backoff(self, attempt: int) -> float:
+        first, most = _BACKOFF_SECONDS
+        # Up to a quarter less, so that runs which were refused together do not come back together.
+        return min(first * 2.0 ** (attempt - 1), most) * (1 - self._jitter() / 4)
 
-    async def _body(self, response: httpx2.Response) -> bytes:
-        is_reply = response.status_code == httpx2.codes.OK
-        # It was asked to send things as they are: a few bytes that unfold to gigabytes are not unfolded.
-        if is_reply and response.headers.get("content-encoding", "identity").lower() != "identity":
-            raise Unanswered(f"{self._who} answered in an encoding it was not asked for", unpaid=False)
-        body = bytearray()
-        async for piece in response.aiter_raw():
-            body += piece
-            if is_reply and len(body) > ANSWER_MOST:
-                raise Unanswered(f"{self._who} gave an answer of over {ANSWER_MOST} bytes", unpaid=False)
-            if not is_reply and len(body) > _ERROR_MOST:
-                break
-        return bytes(body)
-
-    def _reply(self, body: bytes, read: Callable[[Any], Reply], key: str | None) -> Reply:
-        try:
-            reply = read(_parsed(body))
-        except Malformed as error:
-            raise Unanswered(f"{self._who} gave a malformed reply: {error}", unpaid=False) from None
-        if holds([reply.wire(), reply.model], key):
-            # As from a gateway that shows what it was sent: the run and its log must not come to have it.
-            raise Unanswered(f"{self._who} gave a malformed reply: it holds the key", unpaid=False)
-        return reply
-
-    def _client(self) -> httpx2.AsyncClient:
-        if self._opened is None:
-            self._opened = httpx2.AsyncClient(
-                # Neither proxies nor ~/.netrc: a key goes to the address that was written down, and nowhere else.
-                trust_env=False,
-                follow_redirects=False,
-                timeout=httpx2.Timeout(None, connect=_CONNECT_SECONDS),
-                limits=httpx2.Limits(max_connections=None, keepalive_expiry=_IDLE_SECONDS),
+    def _opened(self) -> httpx2.AsyncClient:
+        if self._client is None:
+            # Nothing of the environment: no proxies, no ~/.netrc. Certificates are those that the host trusts.
+            self._client = httpx2.AsyncClient(
                 headers={
                     "user-agent": f"spl/{__version__}",
                     "accept": "application/json",
                     "accept-encoding": "identity",
                     "content-type": "application/json",
+                    **self._headers,
                 },
+                cookies=CookieJar(DefaultCookiePolicy(allowed_domains=())),
+                follow_redirects=False,
+                http1=True,
+                http2=False,
+                # A third, for connecting and its handshake have each their own.
+                timeout=httpx2.Timeout(None, connect=min(_CONNECT_SECONDS, self._seconds / 3)),
+                # As many as there are runs, which admission bounds: waiting for one would look like a slow reply.
+                limits=httpx2.Limits(max_connections=None, keepalive_expiry=_IDLE_SECONDS),
+                trust_env=False,
             )
-        # What one answer wants remembered is no other's business: runs of many actors share this.
-        self._opened.cookies.clear()
-        return self._opened
+        return self._client
 
-    def _backoff(self, attempt: int) -> float:
-        # Up to a quarter less, so that many runs that were refused at once do not all come back at once.
-        longest: float = min(_FIRST_WAIT * 2**attempt, _LAST_WAIT)
-        return longest * (1 - self._pace.chance() / 4)
-
-
-def retry_after(headers: Mapping[str, str], now: float) -> float | None:
-    """Give the seconds that an answer asks to be left alone for, None if it does not say so in any known form."""
-    for name, unit in (("retry-after-ms", 0.001), ("retry-after", 1.0)):
-        said = headers.get(name, "").strip()
+    async def _attempt(self, path: str, content: bytes, key: str | None) -> bytes | _Fault:
+        """Give the whole body of a reply, or why there is none."""
+        if key is not None and not (key and key.isascii() and key.isprintable() and " " not in key):
+            return _Fault("was not asked: its key is not one word of visible ASCII", unpaid=True)
+        headers = {} if key is None else self._authorize(key)
         try:
-            seconds = float(said) * unit
-        except ValueError:
-            continue
-        if 0 <= seconds < float("inf"):
-            return seconds
+            async with (
+                asyncio.timeout(self._seconds),
+                self._opened().stream("POST", self.url + path, content=content, headers=headers) as response,
+            ):
+                if response.status_code != 200:
+                    return await self._refusal(response, key)
+                if _is_encoded(response):
+                    return _Fault(
+                        "gave a malformed reply: it is encoded, which was not asked for", unpaid=False
+                    )
+                body = await _read(response, REPLY_MOST)
+                if body is None:
+                    return _Fault(f"gave a malformed reply: it has over {REPLY_MOST} bytes", unpaid=False)
+                return body
+        except TimeoutError:
+            return _Fault(f"did not answer within {self._seconds:g} seconds", unpaid=False)
+        except (httpx2.ConnectError, httpx2.ConnectTimeout) as error:
+            return _unconnected(error)
+        except httpx2.HTTPError:
+            # What it may have said since the request went out is not known, but it may be charged for.
+            return _Fault(
+                "broke the connection off, or HTTP's rules, before its reply was whole", unpaid=False
+            )
+
+    async def _refusal(self, response: httpx2.Response, key: str | None) -> _Fault:
+        status = response.status_code
+        said = await _said(response)
+        should = response.headers.get("x-should-retry", "").strip().lower()
+        return _Fault(
+            self._told(status, said, key),
+            # A success of another kind may have been charged for.
+            unpaid=not 200 < status < 300,
+            again=status >= 400 and should != "false" and (status in _AGAIN or should == "true"),
+            after=_asked_for(response.headers, self._clock()),
+        )
+
+    def _told(self, status: int, said: str, key: str | None) -> str:
+        if status in (401, 403):
+            # Its message is not repeated: providers put part of the key into it.
+            where = f"secrets/{self.name}.key"
+            if key is None:
+                return f"wants a key ({status}), and there is none in {where}"
+            return f"refused the key ({status}), that of {where}"
+        if 300 <= status < 400:
+            return f"answered {status}, which leads elsewhere and is not followed"
+        kind, message = _error(said)
+        kind = "" if _shares(kind, key) else kind
+        # What is cut off next may end within a run of the key.
+        message = "" if _shares(message[: 2 * _SAID_MOST], key) else message
+        cut = message if len(message) <= _SAID_MOST else f"{message[: _SAID_MOST - 1]}…"
+        return f"answered {status}{f' ({kind})' if kind else ''}{f': {cut}' if cut else ''}"
+
+    def _document(self, body: bytes, key: str | None) -> Any:
+        try:
+            text = body.decode()
+            if key is not None and len(key) >= _SECRET and _unescaped(key) in _unescaped(text):
+                # A gateway that sends back what it was sent: from here it would go to the run, and into the log.
+                raise Malformed("it holds the key")
+            return strict(text)
+        except UnicodeDecodeError:
+            fault = "it is not JSON"
+        except Malformed as error:
+            fault = str(error)
+        raise self.malformed(fault)
+
+
+def _is_encoded(response: httpx2.Response) -> bool:
+    # Not decoded: a kilobyte that comes to gigabytes is the oldest trick there is.
+    return response.headers.get("content-encoding", "identity").strip().lower() not in ("", "identity")
+
+
+async def _read(response: httpx2.Response, most: int) -> bytes | None:
+    """Give a whole body, None if it has more bytes than that."""
+    body = bytearray()
+    async for piece in response.aiter_raw():
+        body += piece
+        if len(body) > most:
+            return None
+    return bytes(body)
+
+
+async def _said(response: httpx2.Response) -> str:
+    """Give what an error's answer says, nothing if that cannot be had: its status is answer enough."""
+    if _is_encoded(response):
+        return ""
     try:
-        moment = parsedate_to_datetime(headers.get("retry-after", "")).timestamp()
-    except (ValueError, OverflowError, OSError):
+        async with asyncio.timeout(_ERROR_SECONDS):
+            body = await _read(response, _ERROR_MOST)
+    except (TimeoutError, httpx2.HTTPError):
+        return ""
+    return "" if body is None else body.decode(errors="replace")
+
+
+def _error(said: str) -> tuple[str, str]:
+    """Give the kind and the message of an error's JSON, as either API writes it; nothing of anything else."""
+    try:
+        document = strict(said)
+    except Malformed:
+        return "", ""
+    error = document.get("error") if isinstance(document, dict) else None
+    if isinstance(error, str):
+        return "", _printable(error)
+    if not isinstance(error, dict):
+        return "", ""
+    kinds = (error.get("code"), error.get("type"))
+    kind = next((each for each in kinds if isinstance(each, str) and _IDENTIFIER.fullmatch(each)), "")
+    message = error.get("message")
+    return kind, _printable(message) if isinstance(message, str) else ""
+
+
+def _printable(text: str) -> str:
+    return " ".join("".join(each if each.isprintable() else " " for each in text).split())
+
+
+def _shares(text: str, key: str | None) -> bool:
+    """Tell whether a text shares a run of characters with the key."""
+    if key is None or len(key) < _SECRET:
+        return False
+    # However it is written: some put it into headers of one case.
+    text, key = text.casefold(), key.casefold()
+    return any(key[start : start + _RUN] in text for start in range(len(key) - _RUN + 1))
+
+
+def _unescaped(text: str) -> str:
+    """Give a text without JSON's escapes of ASCII, those of JSON within JSON included."""
+    if "\\" not in text:
+        return text
+    return _ESCAPE.sub(lambda found: chr(int(found[1], 16)), text).replace("\\", "")
+
+
+def _unconnected(error: httpx2.TransportError) -> _Fault:
+    causes = list(_causes(error))
+    for cause in causes:
+        if isinstance(cause, ssl.SSLCertVerificationError):
+            # Somebody else answers in its place, or its certificate has run out: neither mends itself in seconds.
+            return _Fault(f"does not prove who it is: {_printable(cause.verify_message)}", unpaid=True)
+    reasons = (_reason(each) for each in causes if isinstance(each, OSError) and each.errno)
+    timed_out = isinstance(error, httpx2.ConnectTimeout)
+    reason = "nothing answers there" if timed_out else _printable(next(reasons, "no connection was made"))
+    return _Fault(f"cannot be reached: {reason}", unpaid=True, again=True)
+
+
+def _reason(error: OSError) -> str:
+    # asyncio puts the address in the place of what went wrong; a name that is not found has a number below 0.
+    return os.strerror(error.errno) if error.errno and error.errno > 0 else str(error.strerror)
+
+
+def _causes(error: BaseException | None) -> Iterator[BaseException]:
+    while error is not None:
+        yield error
+        if isinstance(error, BaseExceptionGroup):
+            # One for each address of a name.
+            for each in error.exceptions:
+                yield from _causes(each)
+        error = error.__cause__ or error.__context__
+
+
+def _asked_for(headers: Mapping[str, str], now: float) -> float | None:
+    """Give the seconds that a provider asks to be left alone for (RFC 9110, 10.2.3), None if it does not say."""
+    for name, unit in (("retry-after-ms", 1000), ("retry-after", 1)):
+        said = headers.get(name, "").strip()
+        if _NUMBER.fullmatch(said):
+            return float(said) / unit
+    try:
+        at = parsedate_to_datetime(headers.get("retry-after", ""))
+        at = at.replace(tzinfo=UTC) if at.tzinfo is None else at
+        return max(0.0, at.timestamp() - now)
+    except (ValueError, TypeError, IndexError, OverflowError):
         return None
-    return max(moment - now, 0.0)
-
-
-def _is_worth_another(answer: _Answer) -> bool:
-    said = answer.headers.get("x-should-retry")
-    if said in ("true", "false"):
-        return said == "true"
-    return answer.status in _AGAIN
-
-
-def _parsed(body: bytes) -> Any:
-    try:
-        return json.loads(body.decode(), parse_constant=_refuse)
-    except (ValueError, RecursionError):
-        raise Malformed("it is not JSON") from None
-
-
-def _refuse(_: str) -> object:
-    raise ValueError("not JSON")
-
-
-def _line(text: str) -> str:
-    return "".join(each if each.isprintable() else " " for each in text)[:200].strip()

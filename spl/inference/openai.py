@@ -1,44 +1,38 @@
-"""Chat Completions, without streaming, as OpenAI serves them and Ollama, vLLM, llama.cpp and others after it.
-
-See https://platform.openai.com/docs/api-reference/chat. What those differ in is taken as each of them has it.
-"""
+"""The provider that answers by OpenAI's Chat Completions API, as Ollama, vLLM, llama.cpp and others do too."""
 
 from __future__ import annotations
 
 import json
-from functools import partial
 from typing import TYPE_CHECKING, Any, Final
+from urllib.parse import urlsplit
 
-from spl.inference.asked import calls, counted, field, model_named, whole
-from spl.inference.chosen import URLS
-from spl.inference.endpoint import Endpoint, Malformed
+from spl.inference import answer
+from spl.inference.answer import Asked, Malformed
+from spl.inference.endpoint import Endpoint
 from spl.inference.model import Reply
 from spl.inference.prices import listed
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from spl.inference.endpoint import Pace
-    from spl.inference.model import Request, StopReason
+    from spl.inference.model import Request, StopReason, Usage
     from spl.inference.prices import Price
 
-_STOPS: Final[Mapping[str | None, StopReason]] = {
+Json = dict[str, Any]
+
+_STOP_REASONS: Final[Mapping[str | None, StopReason]] = {
+    None: "end",
     "stop": "end",
     "eos": "end",
-    None: "end",
     "tool_calls": "tool_use",
     "function_call": "tool_use",
     "length": "length",
     "content_filter": "refusal",
 }
 
-Json = dict[str, Any]
-
 
 class OpenAiProvider:
-    """Asks `url`, which ends in /v1, for completions; `key` reads the key, `seconds` bounds each attempt."""
-
-    name = "openai"
+    """Asks the Chat Completions API at a base URL, that with `/v1`; `seconds` bound one attempt."""
 
     def __init__(
         self,
@@ -47,24 +41,34 @@ class OpenAiProvider:
         key: Callable[[], str | None],
         *,
         seconds: float,
-        pace: Pace | None = None,
+        name: str = "openai",
     ) -> None:
-        self.url: str | None = url
+        self.name = name
         self.default_model = model
-        # OpenAI's newer models refuse the older name of the bound, and most other servers know no newer one.
-        self._bound = "max_completion_tokens" if url == URLS[self.name] else "max_tokens"
+        self.url: str | None = url
+        # OpenAI's own newer models refuse the old name; what imitates them often knows no other.
+        self._bound = "max_completion_tokens" if urlsplit(url).hostname == "api.openai.com" else "max_tokens"
         self._endpoint = Endpoint(
-            self.name, url, key, lambda said: {"authorization": f"Bearer {said}"}, seconds=seconds, pace=pace
+            url,
+            key=key,
+            authorize=lambda word: {"authorization": f"Bearer {word}"},
+            headers={},
+            seconds=seconds,
+            name=name,
         )
 
     async def complete(self, request: Request) -> Reply:
-        """Give the model's reply; raises Unanswered."""
-        return await self._endpoint.ask(
-            "/chat/completions", asked(request, self._bound), partial(reply, request), {}
-        )
+        """Give the model's reply; raises Unanswered where there is none."""
+        asked = request.model or self.default_model
+        said = await self._endpoint.post("/chat/completions", document(request, asked, self._bound))
+        try:
+            return reply(said, asked, request.turn)
+        except Malformed as error:
+            fault = str(error)
+        raise self._endpoint.malformed(fault)
 
     def price(self, model: str) -> Price | None:
-        """Give a model's price by the shipped list."""
+        """Give what the model costs by the list, None if it does not have it."""
         return listed(self._endpoint.url, model)
 
     async def close(self) -> None:
@@ -72,91 +76,111 @@ class OpenAiProvider:
         await self._endpoint.close()
 
 
-def asked(request: Request, bound: str) -> Json:
-    """Give the request's body; `bound` is what its most tokens of output are called."""
-    tools = [
-        {
-            "type": "function",
-            "function": {name: tool[name] for name in ("name", "description", "parameters")},
-        }
-        for tool in request.tools
-    ]
-    return {
-        "model": request.model,
+def document(request: Request, model: str, bound: str) -> Json:
+    """Give a request as the API takes it; `bound` is what it calls the most tokens of output."""
+    said: Json = {
+        "model": model,
         bound: request.max_output_tokens,
-        "messages": [_message(each) for each in request.messages],
-        **({"tools": tools} if tools else {}),
+        "messages": [_message(message) for message in request.messages],
     }
-
-
-def reply(request: Request, document: object) -> Reply:
-    """Read an answer; raises Malformed."""
-    choices = field(document, "choices")
-    if not isinstance(choices, list) or not choices:
-        raise Malformed("it has no choices")
-    message = field(choices[0], "message")
-    text, refusal = _text(field(message, "content")), field(message, "refusal")
-    listing = field(message, "tool_calls") or []
-    if not isinstance(listing, list):
-        raise Malformed("its calls are no list")
-    functions = [(field(each, "id"), field(each, "function")) for each in listing]
-    made = calls(
-        ((id_, field(function, "name"), field(function, "arguments")) for id_, function in functions),
-        request.turn,
-    )
-    stop = field(choices[0], "finish_reason")
-    if not (stop is None or isinstance(stop, str)) or stop not in _STOPS:
-        raise Malformed("its finish reason is not known")
-    reason = _STOPS[stop]
-    if isinstance(refusal, str) and refusal:
-        text, reason = refusal, "refusal"
-    elif reason in ("end", "tool_use"):
-        # Some say stop, or nothing, of a reply that asks for tools.
-        reason = "tool_use" if made else "end"
-    usage = field(document, "usage")
-    details = usage.get("prompt_tokens_details") if isinstance(usage, dict) else None
-    return Reply(
-        text,
-        made,
-        reason,
-        counted(
-            usage,
-            input=("prompt_tokens",),
-            output="completion_tokens",
-            cached=whole(details.get("cached_tokens")) if isinstance(details, dict) else 0,
-        ),
-        model_named(field(document, "model"), request.model),
-    )
-
-
-def _text(content: object) -> str:
-    """Give the text of a message: a string, nothing, or a list of parts, of which the texts are taken."""
-    if content is None or isinstance(content, str):
-        return content or ""
-    if not isinstance(content, list):
-        raise Malformed("its content is no text")
-    texts = [field(part, "text") for part in content if field(part, "type") == "text"]
-    if not all(isinstance(text, str) for text in texts):
-        raise Malformed("a text in it is none")
-    return "\n".join(texts)
+    if request.tools:
+        names = ("name", "description", "parameters")
+        said["tools"] = [
+            {"type": "function", "function": {name: tool[name] for name in names}} for tool in request.tools
+        ]
+    return said
 
 
 def _message(message: Mapping[str, Any]) -> Json:
-    role, content = message["role"], message["content"]
-    if role == "tool":
-        return {"role": "tool", "tool_call_id": message["call_id"], "content": content}
-    made = message.get("calls") if role == "assistant" else None
-    if not made:
-        return {"role": role, "content": content}
-    functions = [
-        {
-            "id": call["id"],
-            "type": "function",
-            "function": {
-                "name": call["name"],
-                "arguments": json.dumps(call["arguments"], ensure_ascii=False),
-            },
-        }
-        for call in made
+    said: Json = {"role": message["role"], "content": message["content"]}
+    if message["role"] == "tool":
+        return {**said, "tool_call_id": message["call_id"]}
+    if message["role"] == "assistant" and message.get("calls"):
+        said["tool_calls"] = [_called(call) for call in message["calls"]]
+    return said
+
+
+def _called(call: Mapping[str, Any]) -> Json:
+    arguments = json.dumps(call["arguments"], ensure_ascii=False)
+    return {"id": call["id"], "type": "function", "function": {"name": call["name"], "arguments": arguments}}
+
+
+def reply(said: object, asked: str, turn: int) -> Reply:
+    """Read an answer of the API to a request for a model in a turn, which counts from 0; raises Malformed."""
+    said = answer.an_object(said, "it")
+    choices = answer.a_list(said.get("choices"), "its list of choices")
+    choice = answer.an_object(choices[0] if choices else None, "its first choice")
+    message = answer.an_object(choice.get("message"), "its message")
+    calls = answer.calls([_asked(call) for call in _calls(message)], turn)
+    text, refused = _text(message)
+    reason = choice.get("finish_reason")
+    if not (reason is None or isinstance(reason, str)) or reason not in _STOP_REASONS:
+        raise Malformed("its finish reason is not known")
+    stop_reason = "refusal" if refused else _STOP_REASONS[reason]
+    if stop_reason in ("end", "tool_use"):
+        # Some say stop, or nothing, of a reply that asks for tools.
+        stop_reason = "tool_use" if calls else "end"
+    return Reply(
+        text,
+        calls,
+        stop_reason,
+        _usage(answer.an_object(said.get("usage"), "its usage")),
+        answer.answered_by(said.get("model"), asked),
+    )
+
+
+def _text(message: Json) -> tuple[str, bool]:
+    """Give the text of a message, and whether it is a refusal."""
+    if refusal := message.get("refusal"):
+        return answer.a_string(refusal, "its refusal"), True
+    content = message.get("content")
+    if content is None or isinstance(content, str):
+        return content or "", False
+    parts = [
+        answer.an_object(part, "a part of its content") for part in answer.a_list(content, "its content")
     ]
-    return {"role": role, "content": content or None, "tool_calls": functions}
+    texts = (part.get("text") for part in parts if part.get("type") == "text")
+    return "".join(answer.a_string(text, "its text") for text in texts), False
+
+
+def _calls(message: Json) -> list[Any]:
+    if (called := message.get("tool_calls")) is not None:
+        return answer.a_list(called, "its list of calls")
+    # As it was before calls could be several.
+    return [] if (one := message.get("function_call")) is None else [{"function": one}]
+
+
+def _asked(call: object) -> Asked:
+    call = answer.an_object(call, "a call")
+    function = answer.an_object(call.get("function"), "a call's function")
+    arguments, malformed = _arguments(function.get("arguments"))
+    return Asked(call.get("id"), function.get("name"), arguments, malformed)
+
+
+def _arguments(written: object) -> tuple[Json, str | None]:
+    """Give the arguments of a call, or what the model wrote in their place."""
+    if isinstance(written, dict):
+        return written, None
+    if written is None:
+        return {}, None
+    text = written if isinstance(written, str) else json.dumps(written, ensure_ascii=False)
+    if not text.strip():
+        return {}, None
+    try:
+        arguments = answer.strict(text)
+    except Malformed:
+        arguments = None
+    if isinstance(arguments, dict):
+        return arguments, None
+    return {}, text[: answer.MALFORMED_MOST]
+
+
+def _usage(said: Json) -> Usage:
+    details = said.get("prompt_tokens_details")
+    cached = 0
+    if details is not None:
+        details = answer.an_object(details, "the details of its usage")
+        cached = answer.tokens(details, "cached_tokens", 0)
+    return answer.usage(
+        answer.tokens(said, "prompt_tokens"), answer.tokens(said, "completion_tokens"), cached
+    )

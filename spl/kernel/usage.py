@@ -108,13 +108,15 @@ class Usage:
 
     def reserve(self, actor: str, usd: Decimal) -> None:
         """Set aside what a model call of this actor's run can cost."""
-        self._reserved[actor] = self._reserved.get(actor, Decimal(0)) + usd
+        if usd:
+            self._reserved[actor] = self._reserved.get(actor, Decimal(0)) + usd
 
     def settle(self, actor: str, reserved: Decimal, cost_usd: Decimal) -> None:
         """Count what a model call of this actor's run has cost, in the place of what was reserved for it."""
-        self._reserved[actor] -= reserved
-        if not self._reserved[actor]:
-            del self._reserved[actor]
+        if left := self._reserved.get(actor, Decimal(0)) - reserved:
+            self._reserved[actor] = left
+        else:
+            self._reserved.pop(actor, None)
         self._charge(self._today(), actor, cost_usd)
         self._settled.set()
         self._settled = asyncio.Event()

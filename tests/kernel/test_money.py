@@ -101,6 +101,19 @@ def test_a_call_waits_for_the_money_that_another_run_of_the_actor_may_give_back(
     asyncio.run(talk())
 
 
+def test_runs_of_one_actor_go_on_side_by_side_where_their_model_costs_nothing(tmp_path: Path) -> None:
+    provider = Gated(replies_of(tmp_path, says("on")))
+
+    async def talk() -> None:
+        async with instance(tmp_path, provider=provider) as here:
+            calls = [asyncio.create_task(turn(await here.open())) for _ in range(3)]
+            await provider.asked.wait()
+            provider.released.set()
+            assert ["reply" in answer for answer in await asyncio.gather(*calls)] == [True] * 3
+
+    asyncio.run(talk())
+
+
 @pytest.mark.claim("B2")
 @pytest.mark.parametrize(
     ("ceiling", "kind", "whole"),
