@@ -88,7 +88,9 @@ def bind_tcp(host: str, port: int) -> socket.socket:
     try:
         # So that a daemon started again need not wait for its old connections' TIME_WAIT (socket(7)).
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        # What is accepted inherits it.
+        # What is accepted inherits all of these. Of a socket that was made without naming its protocol asyncio does not
+        # know that it is TCP; an answer in two pieces would wait there for the peer's delayed acknowledgement (tcp(7)).
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _SEND_BUFFER)
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, _RECEIVE_BUFFER)
         sock.bind((host, port))

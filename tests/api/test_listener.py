@@ -174,6 +174,14 @@ def test_a_port_in_use_is_named() -> None:
             bind_tcp("127.0.0.1", port)
 
 
+def test_what_is_accepted_sends_at_once() -> None:
+    with bind_tcp("127.0.0.1", 0) as sock, socket.create_connection(sock.getsockname()):
+        sock.setblocking(True)
+        accepted, _ = sock.accept()
+        with accepted:
+            assert accepted.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
+
+
 def test_the_application_is_told_the_process_at_the_other_end(path: str) -> None:
     began = time.monotonic()
 
