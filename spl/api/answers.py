@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from starlette.responses import Response
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Sequence
+    from collections.abc import Awaitable, Callable, Iterable, Sequence
 
     from spl.errors import SplError
     from spl.records.record import Record
@@ -40,9 +40,22 @@ def error_answer(error: SplError) -> JsonAnswer:
     return JsonAnswer(error.wire(), error.status, headers)
 
 
-def listing(items: Sequence[dict[str, Any]], *, has_more: bool) -> JsonAnswer:
-    """Give a listing."""
-    return JsonAnswer({"object": "list", "data": list(items), "has_more": has_more})
+def listing(items: Sequence[dict[str, Any]], *, has_more: bool, **more: Any) -> JsonAnswer:
+    """Give a listing, and what else it says."""
+    return JsonAnswer({"object": "list", "data": list(items), "has_more": has_more, **more})
+
+
+def within_a_page(records: Iterable[Record]) -> list[dict[str, Any]]:
+    """Give records as they stand in a listing, up to the one whose text passes `PAGE_BYTES`."""
+    found: list[dict[str, Any]] = []
+    size = 0
+    for record in records:
+        if size > PAGE_BYTES:
+            break
+        document = record.wire()
+        size += len(json.dumps(document))
+        found.append(document)
+    return found
 
 
 async def record_listing(

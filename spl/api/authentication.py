@@ -1,4 +1,4 @@
-"""Who asks: the bearer on TCP, the kernel's word for the peer on the operator's socket."""
+"""Who asks: the bearer, or `x-api-key`, on TCP, the kernel's word for the peer on the operator's socket."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class Authenticator:
 
         A bearer is judged wherever it is presented: a wrong one is refused on the operator's socket too.
         """
-        said = bearer(*request.headers.getlist("authorization"))
+        said = presented(request)
         if said is not None:
             if hmac.compare_digest(_hash(said), self._hash):
                 return self._operator
@@ -56,6 +56,19 @@ class Authenticator:
         self._earlier.append(self._hash)
         self._hash = _hash(token)
         return token
+
+
+def presented(request: Request) -> str | None:
+    """Give the token that a request presents, as a bearer or, by its other name, as `x-api-key`; None without one.
+
+    Two of a kind are an empty token, and so are two that differ: whoever reads the other one would see someone else.
+    """
+    said = bearer(*request.headers.getlist("authorization"))
+    keys = request.headers.getlist("x-api-key")
+    if not keys:
+        return said
+    key = keys[0].strip(" ") if len(keys) == 1 else ""
+    return key if said in (None, key) else ""
 
 
 def bearer(*headers: str) -> str | None:

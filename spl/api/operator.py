@@ -13,7 +13,7 @@ from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.routing import Route
 
-from spl.api.answers import PAGE_BYTES, JsonAnswer, error_answer, listing, record_listing
+from spl.api.answers import PAGE_BYTES, JsonAnswer, error_answer, listing, record_listing, within_a_page
 from spl.api.limits import body_limit, refuse_unread
 from spl.api.members import MembersApi
 from spl.api.requests import (
@@ -22,6 +22,7 @@ from spl.api.requests import (
     CheckBody,
     EventBody,
     RecordBody,
+    SearchBody,
     StartBody,
     beginning,
     page,
@@ -63,6 +64,9 @@ _OPEN = "/health"
 _MOST_EACH = MOST_EACH + 32
 """Requests of one member at once, its event streams among them: each may hold a body of the largest size."""
 
+_SEARCH_SECONDS, _MEMBERS_SEARCH_SECONDS = 5.0, 1.0
+"""How long the operator's search may take, and a member's: they are made one at a time."""
+
 Handler = Callable[["Request", "Principal"], Awaitable["Response"]]
 
 
@@ -77,6 +81,8 @@ class OperatorApi:
     watching: Watching
     health: Callable[[], Awaitable[dict[str, Any]]]
     _turns: Turns = field(default_factory=Turns)
+    _searches: Turns = field(default_factory=Turns)
+    """A search may take a member's whole second: no listing waits behind those of many."""
     _going: Counter[str] = field(default_factory=Counter)
 
     def routes(self) -> list[Route]:
@@ -87,6 +93,7 @@ class OperatorApi:
             self._route("GET", "/v1/engine/health", self._engine_health),
             self._route("POST", "/v1/records", self._append),
             self._route("GET", "/v1/records", self._records),
+            self._route("POST", "/v1/records/query", self._search),
             self._route("GET", "/v1/records/{id}", self._record),
             self._route("GET", "/v1/threads", self._threads),
             self._route("GET", "/v1/threads/{thread}/records", self._thread_records),
@@ -172,7 +179,7 @@ class OperatorApi:
         async def endpoint(request: Request) -> Response:
             return await handler(request, request.scope["principal"])
 
-        return Route(path, endpoint, methods=[method])
+        return _at(path, endpoint, [method])
 
     async def _engine_health(self, request: Request, principal: Principal) -> Response:
         query(request)
@@ -217,6 +224,23 @@ class OperatorApi:
         if record is None or not await self.kernel.reading(principal).may_read(record.thread):
             raise NotFound("there is no record with this id")
         return JsonAnswer(record.wire())
+
+    async def _search(self, request: Request, principal: Principal) -> Response:
+        principal.require(RECORDS_READ)
+        query(request)
+        async with self._searches.of(principal.sees):
+            body = await read_body(request, SearchBody)
+            found = await self.kernel.store.search(
+                body.search(),
+                owner=principal.sees,
+                most_bytes=PAGE_BYTES,
+                seconds=_SEARCH_SECONDS if principal.sees is None else _MEMBERS_SEARCH_SECONDS,
+                explain=body.explain,
+            )
+            records = within_a_page(found.records)
+        more = found.has_more or len(records) < len(found.records)
+        plan = {} if found.plan is None else {"plan": found.plan._asdict()}
+        return listing(records, has_more=more, **plan)
 
     async def _threads(self, request: Request, principal: Principal) -> Response:
         principal.require(RECORDS_READ)
@@ -380,7 +404,21 @@ def _by_method(path: str, routes: list[Route]) -> Route:
         answer: Response = await by_method[request.method](request)
         return answer
 
-    return Route(path, endpoint, methods=list(by_method))
+    return _at(path, endpoint, list(by_method))
+
+
+class _Named(Route):
+    """A route to what goes by a name: asked with another method, the name is not looked up, and nothing is there."""
+
+    async def handle(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer, or say that there is nothing."""
+        if scope["method"] not in (self.methods or ()):
+            raise NotFound("there is nothing at this path")
+        await super().handle(scope, receive, send)
+
+
+def _at(path: str, endpoint: Callable[[Request], Awaitable[Response]], methods: list[str]) -> Route:
+    return (_Named if path.endswith("}") else Route)(path, endpoint, methods=methods)
 
 
 async def _on_error(_: Request, error: SplError) -> Response:

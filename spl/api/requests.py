@@ -13,6 +13,7 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationErr
 from spl.errors import EventUnknown, InvalidBody, MissingField
 from spl.kernel.terms import Start
 from spl.records.canonical import parse
+from spl.records.filter import MOST_OFFSET, Search, filter_of, sort_of
 from spl.records.record import Draft
 
 if TYPE_CHECKING:
@@ -69,6 +70,21 @@ class RecordBody(Body):
             self.data_type,
             self.judged_by,
         )
+
+
+class SearchBody(Body):
+    """`POST /v1/records/query`."""
+
+    filter: dict[str, Any]
+    thread: str | None = None
+    sort: dict[str, Any] = {}
+    limit: Annotated[int, Field(ge=1, le=MOST)] = _DEFAULT
+    offset: Annotated[int, Field(ge=0, le=MOST_OFFSET)] = 0
+    explain: bool = False
+
+    def search(self) -> Search:
+        """Give the search that the log takes; raises `InvalidBody` with the place of what is wrong."""
+        return Search(filter_of(self.filter, self.thread), sort_of(self.sort), self.limit, self.offset)
 
 
 class StartBody(Body):

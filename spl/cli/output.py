@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import errno
 import json
+import math
 import os
 import sys
 from contextlib import contextmanager
+from decimal import Decimal
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -125,6 +127,9 @@ def _cell(value: object) -> str:
         value = ", ".join(value)
     if value is None:
         value = ""
+    if isinstance(value, float) and math.isfinite(value):
+        # Small sums of money as a person writes them: 0.00008 and not 8e-05.
+        value = f"{Decimal(repr(value)):f}"
     return shown(value if isinstance(value, str) else json.dumps(value))
 
 

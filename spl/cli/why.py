@@ -8,6 +8,7 @@ what is said, and no line of theirs can pass for a line of the page.
 from __future__ import annotations
 
 import json
+from decimal import Decimal
 from typing import TYPE_CHECKING, Final
 
 import click
@@ -131,7 +132,8 @@ def _take(told: Json, calls: dict[str, Json], record: Json) -> None:
             used["turns"] += 1
             used["input_tokens"] += usage["input_tokens"]
             used["output_tokens"] += usage["output_tokens"]
-            used["cost_usd"] += body["cost_usd"]
+            # As it was written: the sum of two floats is another number than that of two amounts.
+            used["cost_usd"] = float(Decimal(str(used["cost_usd"])) + Decimal(str(body["cost_usd"])))
             reply = _parts(body.get("reply", {}), "text", "stop_reason")
             told["replies"].append({"turn": used["turns"], "model": body.get("model"), **reply})
         case "core.work.tool_call.v1":
@@ -175,7 +177,8 @@ def _opening(told: Json) -> Iterator[Row]:
     yield "turns", f"{used['turns']}{_most(ceilings['max_turns'])}"
     tokens = f"{used['input_tokens']} in, {used['output_tokens']} out"
     yield "tokens", tokens + _most(ceilings["token_budget"])
-    yield "US dollars", f"{used['cost_usd']:g}{_most(ceilings['budget_usd'])}"
+    most = ceilings["budget_usd"]
+    yield "US dollars", _usd(used["cost_usd"]) + ("" if most is None else f" of {_usd(most)}")
 
 
 def _model(asked: str | None, replies: list[Json]) -> Iterator[Row]:
@@ -197,7 +200,7 @@ def _where(told: Json) -> str:
 
 def _call(number: int, call: Json) -> Iterator[Row]:
     if "malformed" in call:
-        arguments = f"with arguments that are none: {call['malformed']}"
+        arguments = f"with arguments that are no JSON object: {call['malformed']}"
     else:
         arguments = json.dumps(call["arguments"], ensure_ascii=False)
     yield f"call {number}", brief(f"{call['tool']} {arguments}", _LINE)
@@ -241,16 +244,18 @@ def _ending(told: Json) -> Iterator[Row]:
         success = "a success" if ended["success"] else "no success"
         yield "ended", f"{ended['outcome']}, {success}; state {ended['state']}, evidence {ended['evidence']}"
         yield "at", f"{ended['ended_at']}{_exit(ended['exit'])}"
-        yield "calls", _calls(ended["tool_calls_ok"], ended["tool_calls_failed"])
+        yield "calls", _calls(ended)
         yield "summary", brief(ended["summary"], _TEXT)
     if told["outside"]:
         yield "outside", f"other records on the thread, outside the run's chain: {told['outside']}"
 
 
-def _calls(ok: int, failed: int) -> str:
-    if not ok and not failed:
-        return "none: nothing was done but what the model said"
-    return f"{ok} succeeded, {failed} failed or were not run"
+def _calls(ended: Json) -> str:
+    ok, failed = ended["tool_calls_ok"], ended["tool_calls_failed"]
+    if ok or failed:
+        return f"{ok} succeeded, {failed} failed or were not run"
+    # A model may say that it has done what it never began.
+    return "none: all that the success rests on is what the model said" if ended["success"] else "none"
 
 
 def _exit(said: Json | None) -> str:
@@ -259,6 +264,11 @@ def _exit(said: Json | None) -> str:
 
 def _listed(names: list[str]) -> str:
     return ", ".join(names) or "nothing"
+
+
+def _usd(sum_: float) -> str:
+    """Write a sum with as many places as a token's price has, and never with an exponent."""
+    return f"{sum_:.9f}".rstrip("0").rstrip(".")
 
 
 def _most(ceiling: float | None) -> str:

@@ -5,6 +5,7 @@ Only records that the kernel or the run itself wrote on its chain count; what ot
 
 from __future__ import annotations
 
+from decimal import Decimal
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from spl.errors import RunNotFound
@@ -111,7 +112,7 @@ def row_from_records(records: Iterable[Record], row: Json | None = None) -> Json
             row = _begun(record.thread, body)
         elif record.kind == TURN and record.actor == ENGINE:
             row["turns"] += 1
-            row["spent_usd"] += body["cost_usd"]
+            row["spent_usd"] = float(Decimal(str(row["spent_usd"])) + Decimal(str(body["cost_usd"])))
         elif record.kind == TOOL_VERDICT and record.actor == ENGINE:
             row["tool_calls_failed"] += body["decision"] != "allow"
         elif record.kind == TOOL_RESULT:

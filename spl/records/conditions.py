@@ -8,7 +8,7 @@ import re
 from typing import Any, Final, NamedTuple
 
 from spl.records.canonical import canonical
-from spl.records.filter import KIND, NUMBERS, Every, Field, Filter, Not, Scalar, Some, Term
+from spl.records.filter import KIND, MOST_FITTED, NUMBERS, Every, Field, Filter, Not, Scalar, Some, Term
 from spl.records.record import is_record_id
 
 SORTED: Final = 100
@@ -51,7 +51,8 @@ def condition(found: Filter) -> Sql:
 
 def order(sort: tuple[tuple[Field, bool], ...]) -> Sql:
     """Give what may stand in an ORDER BY: the fields, and the sequence where they leave it open."""
-    texts, values = [], []
+    texts: list[str] = []
+    values: list[Any] = []
     for field, falls in sort:
         way = " DESC" if falls else ""
         for text, more in _keys(field):
@@ -120,7 +121,7 @@ def _bound(value: Scalar) -> Scalar:
     try:
         return float(value)
     except OverflowError:
-        return math.copysign(math.inf, value)
+        return math.inf if value > 0 else -math.inf
 
 
 # --- the body ---
@@ -135,7 +136,12 @@ def _in_body(term: Term) -> Sql:
             return _body_in(path, term.values)
         case "$like" | "$ilike":
             text, values = _like("json_extract(body, ?)", term)
-            return Sql(f"json_type(body, ?) = 'text' AND {text}", (path, path, *values))
+            longest = MOST_FITTED // max(1, len(str(term.values[0])))
+            return Sql(
+                "CASE WHEN json_type(body, ?) = 'text' AND length(json_extract(body, ?)) <= ?"
+                f" THEN {text} END",
+                (path, path, longest, path, *values),
+            )
     [value] = term.values
     sign = _SIGNS[term.operator]
     if isinstance(value, str):

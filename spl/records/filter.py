@@ -1,9 +1,9 @@
 """What is asked of a log by a filter: a client's document, checked, as a tree of conditions for a store to carry out.
 
 A filter is an object; a record matches where all that it names does. It names fields, each with a value it equals or
-with an object of operators, and may name `$and`, `$or` (lists of filters) and `$not` (a filter). A field is a column, or
-a path of keys into the body behind `body.`. Nothing is converted: a number equals numbers alone, `true` is not 1, null
-equals null and not what is missing. An array or an object is neither looked into nor equal to anything.
+with an object of operators, and may name `$and`, `$or` (lists of filters) and `$not` (a filter). A field is a column,
+or a path of keys into the body behind `body.`. Nothing is converted: a number equals numbers alone, `true` is not 1,
+null equals null and not what is missing. An array or an object is neither looked into nor equal to anything.
 """
 
 from __future__ import annotations
@@ -22,9 +22,12 @@ MOST_KEYS: Final = 16
 LONGEST_PATH: Final = 400
 LONGEST_TEXT: Final = 4096
 LONGEST_PATTERN: Final = 256
-"""Characters. A pattern is compared with texts of a megabyte in one go, which takes up to the product of the two."""
+MOST_FITTED: Final = 1 << 24
+"""Characters of a text of a body times those of a pattern; where it is more, the text fits the pattern in no case.
+
+SQLite takes as many steps, and is not to be interrupted in between: ten seconds for a megabyte of one letter.
+"""
 MOST_SORTED: Final = 3
-MOST_LIMIT: Final = 1000
 MOST_OFFSET: Final = 10_000
 """Records passed over. All of them are found first, and put in order where they are sorted."""
 
@@ -149,7 +152,9 @@ class _Reader:
         if depth == 0:
             raise _wrong(here, f"filters are nested over {MOST_NESTED} deep")
         self._count(here)
-        return _every([self._named(name, said, f"{here}.{_shown(name)}", depth) for name, said in document.items()])
+        return _every(
+            [self._named(name, said, f"{here}.{_shown(name)}", depth) for name, said in document.items()]
+        )
 
     def _named(self, name: str, said: object, here: str, depth: int) -> Filter:
         if name in ("$and", "$or"):
@@ -162,7 +167,11 @@ class _Reader:
         if name.startswith("$"):
             raise _wrong(here, "there is no such operator: filters are joined by $and, $or and $not")
         field = _field(name, here)
-        return self._said(field, said, here, depth) if isinstance(said, dict) else self._is(field, "$eq", said, here)
+        return (
+            self._said(field, said, here, depth)
+            if isinstance(said, dict)
+            else self._is(field, "$eq", said, here)
+        )
 
     def _said(self, field: Field, said: dict[str, object], here: str, depth: int) -> Filter:
         """Read an object of operators."""
@@ -197,12 +206,14 @@ class _Reader:
         if operator == "$exists":
             if not isinstance(value, bool):
                 raise _wrong(here, "it takes true or false")
-            return Term(field, operator, (value,))
+            return Term(field, "$exists", (value,))
         if operator in ("$like", "$ilike"):
             return Term(field, cast("Operator", operator), (_pattern(value, here),))
         found = self._scalar(value, here)
         if found is None or isinstance(found, bool):
             raise _wrong(here, "it takes a number or a text")
+        if isinstance(found, str) and "\0" in found:
+            raise _wrong(here, "the text holds a U+0000")
         return Term(field, cast("Operator", operator), (found,))
 
     def _scalar(self, value: object, here: str) -> Scalar:
@@ -236,11 +247,14 @@ def _field(name: str, here: str) -> Field:
     first, *keys = name.split(".")
     if first != "body" or not keys:
         known = " ".join((*TEXTS, *NUMBERS))
-        raise _wrong(here, f"there is no such field to ask for: there are {known}, and what is in the body, as body.key")
+        raise _wrong(
+            here,
+            f"there is no such field to ask for: there are {known}, and what is in the body, as body.key",
+        )
     if len(name) > LONGEST_PATH or len(keys) > MOST_KEYS:
         raise _wrong(here, f"the path is over {LONGEST_PATH} characters or {MOST_KEYS} keys long")
     if "" in keys or '"' in name:
-        # SQLite before 3.45 takes the first quotation mark in a path for the end of its key, whatever stands before it.
+        # SQLite (3.40 is one) takes a quotation mark in a path for the end of its key, whatever stands before it.
         raise _wrong(here, "a key that is empty, or that holds a dot or a quotation mark, cannot be named")
     return Field(name, tuple(keys))
 
@@ -253,7 +267,9 @@ def _pattern(value: object, here: str) -> str:
     if "\0" in value:
         raise _wrong(here, "the pattern holds a U+0000")
     if (len(value) - len(value.rstrip("\\"))) % 2:
-        raise _wrong(here, "the pattern ends in a backslash, which makes the character after it stand for itself")
+        raise _wrong(
+            here, "the pattern ends in a backslash, which makes the character after it stand for itself"
+        )
     return value
 
 

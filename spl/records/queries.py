@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Final
+import re
+from typing import TYPE_CHECKING, Any, Final
 
+from spl.records.conditions import condition, order
+from spl.records.filter import KIND, fields_of, is_of_few_threads
 from spl.records.rows import COLUMNS
 from spl.records.schema import OWNER
+
+if TYPE_CHECKING:
+    from spl.records.filter import Search
 
 INSERT: Final = f"INSERT INTO records ({COLUMNS}, ordinal) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"  # noqa: S608 - constants
 LAST_ORDINAL: Final = "SELECT ordinal FROM records WHERE thread = ? ORDER BY sequence DESC LIMIT 1"
@@ -26,6 +32,8 @@ SELECT {COLUMNS} FROM records AS opening WHERE kind = ? AND NOT EXISTS (
     SELECT 1 FROM records AS closing WHERE closing.thread = opening.thread AND closing.kind = ?
 ) ORDER BY sequence
 """  # noqa: S608 - constants
+AT: Final = f"SELECT {COLUMNS} FROM records WHERE sequence = ?"  # noqa: S608 - constants
+_STEP: Final = re.compile(r"USING [^(]*\((.*)\)")
 # Nothing is deleted and a refused insert gives its number back, so the last sequence is the count.
 COUNT: Final = "SELECT coalesce(max(sequence), 0) FROM records"
 
@@ -76,3 +84,30 @@ def selection(
         WHERE {where} {order} LIMIT ?
     """  # noqa: S608 - no value is in it
     return f"SELECT {COLUMNS} FROM records WHERE sequence IN ({page}) {order}", [owner, *values]  # noqa: S608
+
+
+def search(asked: Search, owner: str | None) -> tuple[str, list[Any]]:
+    """Give the query that finds the sequences of what a search is for, one more than its limit, and its values."""
+    where, by = condition(asked.filter), order(asked.sort)
+    values = [*where.values, *by.values, asked.limit + 1, asked.offset]
+    rest = f"ORDER BY {by.text} LIMIT ? OFFSET ?"
+    if owner is None:
+        return f"SELECT sequence FROM records WHERE {where.text} {rest}", values  # noqa: S608 - no value is in it
+    if is_of_few_threads(asked.filter):
+        belongs = f"? = ({OWNER_OF.replace('?', 'each.thread')})"
+        query = f"SELECT sequence FROM records AS each WHERE ({where.text}) AND {belongs} {rest}"  # noqa: S608
+        return query, [*where.values, owner, *values[len(where.values) :]]
+    # See `selection` for the CROSS JOIN. The opening's thread has another name: the filter's is the record's.
+    query = f"""
+        SELECT sequence FROM (SELECT thread AS begun FROM records WHERE ordinal = 1 AND {OWNER} = ?) AS opening
+            CROSS JOIN records ON records.thread = opening.begun
+        WHERE {where.text} {rest}
+    """  # noqa: S608 - no value is in it
+    return query, [owner, *values]
+
+
+def indexed(asked: Search, steps: list[str]) -> list[str]:
+    """Give which of a filter's fields SQLite looks up, of the steps that it says it takes."""
+    terms = ",".join(found[1] for step in steps if (found := _STEP.search(step)))
+    columns = {"sequence" if name == "rowid" else name for name in re.findall(r"(\w+)(?=[=<>])", terms)}
+    return sorted(fields_of(asked.filter) & {KIND if name == "kind" else name for name in columns})

@@ -6,34 +6,79 @@ import asyncio
 import os
 import queue
 import sqlite3
+import threading
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing, suppress
-from typing import TYPE_CHECKING, Any, Final, Self
+from contextlib import closing, contextmanager, suppress
+from typing import TYPE_CHECKING, Any, Final, Self, TypeVar
 
-from spl.errors import SplError, StoreDamaged, StoreUnavailable
+from spl.errors import QueryExceeded, SplError, StoreDamaged, StoreUnavailable
 from spl.records import queries
+from spl.records.conditions import condition
 from spl.records.durable import sync
 from spl.records.examination import Found, look
 from spl.records.mark import Mark
 from spl.records.record import is_record_id
 from spl.records.rows import BODY, UNREADABLE, Checked, to_record
 from spl.records.schema import failure, open_reader, open_writer
-from spl.records.store import Appended, ThreadRow
+from spl.records.store import Appended, Matches, Plan, ThreadRow
 from spl.records.writer import Append, Outcome, Writer
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from spl.records.backup import Backup
+    from spl.records.filter import Search
     from spl.records.record import Draft, Record
 
+T = TypeVar("T")
+
 _READERS: Final = 2
+_AGAIN: Final = 0.05
+"""Seconds after which a connection is interrupted once more."""
 _MANY_THREADS: Final = 1000
 """An owner of more has so much of the log that a page of it is found soonest by walking along the log."""
 _WALKED: Final = 5000
 _WALKED_OF_KIND: Final = 10
 """How many records are walked along before each of the owner's threads is looked at after all; of a kind, times ten."""
 _MAX_INTEGER: Final = 2**63 - 1  # SQLite's; Python's have no end
+
+
+class _Readers:
+    """Connections for reading only, and as many threads to read in."""
+
+    def __init__(self, connections: list[sqlite3.Connection], name: str) -> None:
+        self._name = name
+        self._connections = connections
+        self._idle: queue.SimpleQueue[sqlite3.Connection] = queue.SimpleQueue()
+        for connection in connections:
+            self._idle.put(connection)
+        self._pool = ThreadPoolExecutor(len(connections), thread_name_prefix="spl-log-reader")
+
+    async def run(self, read: Callable[[sqlite3.Connection], T]) -> T:
+        """Have something read in one of the threads; raises StoreUnavailable as `failure` says."""
+        return await asyncio.get_running_loop().run_in_executor(self._pool, self._read, read)
+
+    def _read(self, read: Callable[[sqlite3.Connection], T]) -> T:
+        connection = self._idle.get()  # as many as there are threads: never waits
+        try:
+            return read(connection)
+        except sqlite3.Error as error:
+            raise failure(f"the log {self._name} cannot be read", error) from error
+        finally:
+            self._idle.put(connection)
+
+    def stop(self) -> None:
+        """Wait for what is being read; the connections are left to be closed."""
+        self._pool.shutdown()
+
+    def break_off(self) -> None:
+        """Stop without waiting for more than it takes SQLite to leave off."""
+        stopping = threading.Thread(target=self.stop)
+        stopping.start()
+        while stopping.is_alive():
+            for connection in self._connections:
+                connection.interrupt()
+            stopping.join(_AGAIN)
 
 
 class SqliteStore:
@@ -56,10 +101,9 @@ class SqliteStore:
         self._loop = asyncio.get_running_loop()
         self._writer_connection = writer
         self._reader_connections = readers
-        self._idle_readers: queue.SimpleQueue[sqlite3.Connection] = queue.SimpleQueue()
-        for connection in readers:
-            self._idle_readers.put(connection)
-        self._pool = ThreadPoolExecutor(len(readers), thread_name_prefix="spl-log-reader")
+        # A search may take long: it has a reader of its own, and keeps none of the others waiting.
+        self._searcher = _Readers(readers[:1], self._name)
+        self._readers = _Readers(readers[1:], self._name)
         self._watchers: dict[object, Callable[[Record], None]] = {}
         self._gathered: list[Append] = []
         self._closed = False
@@ -88,11 +132,16 @@ class SqliteStore:
             _settle(path)
         connections = [open_writer(path)]
         try:
-            connections += [open_reader(path) for _ in range(_READERS)]
+            connections += [open_reader(path) for _ in range(1 + _READERS)]
+            for connection in connections[1:]:
+                # Opens the write-ahead log too: what is held open is then all there from the start.
+                _fetched(connection, queries.COUNT, (), None)
             mark = Mark.open(path, found.records)
-        except StoreUnavailable:
+        except (StoreUnavailable, sqlite3.Error) as error:
             for connection in connections:
                 connection.close()
+            if isinstance(error, sqlite3.Error):
+                raise failure(f"the log {path} cannot be opened", error) from error
             raise
         return cls(path, found, connections[0], connections[1:], mark)
 
@@ -152,6 +201,27 @@ class SqliteStore:
         full = most_bytes is not None and sum(len(row[BODY]) for row in rows) >= most_bytes
         return rows if full else None
 
+    async def search(
+        self,
+        asked: Search,
+        *,
+        owner: str | None = None,
+        most_bytes: int | None = None,
+        seconds: float | None = None,
+        explain: bool = False,
+    ) -> Matches:
+        """See `Store.search`."""
+        query, values = queries.search(asked, owner)
+        plan = None
+        if explain:
+            steps = [row[3] for row in await self._read(f"EXPLAIN QUERY PLAN {query}", tuple(values))]
+            plan = Plan(condition(asked.filter).text, queries.indexed(asked, steps), steps)
+        sequences, rows = await self._in(
+            self._searcher,
+            lambda connection: _found(connection, query, values, asked.limit, most_bytes, seconds),
+        )
+        return Matches(self._records(rows), len(sequences) > len(rows), plan)
+
     async def threads(self, *, owner: str | None = None, since: int = 0, limit: int = 100) -> list[ThreadRow]:
         """See `Store.threads`."""
         query, values = queries.openings(owner)
@@ -198,7 +268,9 @@ class SqliteStore:
 
     def _shut_down(self) -> None:
         self._writer.stop()
-        self._pool.shutdown()
+        # No search keeps the daemon from its end.
+        self._searcher.break_off()
+        self._readers.stop()
         # The writer's connection last: it is then the one to fold the write-ahead log into the file.
         for connection in (*self._reader_connections, self._writer_connection):
             connection.close()
@@ -211,9 +283,14 @@ class SqliteStore:
     async def _read(
         self, query: str, values: tuple[Any, ...], most_bytes: int | None = None
     ) -> list[tuple[Any, ...]]:
+        return await self._in(
+            self._readers, lambda connection: _fetched(connection, query, values, most_bytes)
+        )
+
+    async def _in(self, readers: _Readers, read: Callable[[sqlite3.Connection], T]) -> T:
         self._require_open()
         try:
-            return await self._loop.run_in_executor(self._pool, self._fetch, query, values, most_bytes)
+            return await readers.run(read)
         except StoreDamaged as error:
             self._refuse(error)
             raise
@@ -230,16 +307,6 @@ class SqliteStore:
         """Take no append any more: what is added to a damaged log may be lost with it, or make it worse."""
         self._writer.refuse(error)
         self.failing = error.message
-
-    def _fetch(self, query: str, values: tuple[Any, ...], most_bytes: int | None) -> list[tuple[Any, ...]]:
-        connection = self._idle_readers.get()  # as many as there are threads: never waits
-        try:
-            with closing(connection.execute(query, values)) as rows:
-                return rows.fetchall() if most_bytes is None else _first(rows, most_bytes)
-        except sqlite3.Error as error:
-            raise failure(f"the log {self._name} cannot be read", error) from error
-        finally:
-            self._idle_readers.put(connection)
 
     def _deliver(self, outcomes: list[tuple[Append, Outcome]]) -> None:
         self._call_in_loop(self._answer, outcomes)
@@ -325,6 +392,62 @@ def _same_files(path: str) -> Callable[[], None]:
                 raise StoreDamaged(f"{cannot}: another file has been put in its place")
 
     return require
+
+
+def _fetched(
+    connection: sqlite3.Connection, query: str, values: tuple[Any, ...], most_bytes: int | None
+) -> list[tuple[Any, ...]]:
+    with closing(connection.execute(query, values)) as rows:
+        return rows.fetchall() if most_bytes is None else _first(rows, most_bytes)
+
+
+def _found(
+    connection: sqlite3.Connection,
+    query: str,
+    values: list[Any],
+    limit: int,
+    most_bytes: int | None,
+    seconds: float | None,
+) -> tuple[list[int], list[tuple[Any, ...]]]:
+    """Give the sequences that a query finds, and the rows of the first of them, as many as are wanted.
+
+    The rows come after, one by one: a record may have a million characters, and SQLite would put all of them in order.
+    """
+    with _limited(connection, seconds), closing(connection.execute(query, values)) as found:
+        sequences = [sequence for (sequence,) in found]
+    wanted = (row for sequence in sequences[:limit] for row in connection.execute(queries.AT, (sequence,)))
+    return sequences, list(wanted) if most_bytes is None else _first(wanted, most_bytes)
+
+
+@contextmanager
+def _limited(connection: sqlite3.Connection, seconds: float | None) -> Iterator[None]:
+    """Break off what a connection does after so many seconds; raises QueryExceeded then."""
+    if seconds is None:
+        yield
+        return
+    over, late = threading.Event(), False
+
+    def interrupt() -> None:
+        nonlocal late
+        wait = seconds
+        # Again and again: an interruption is forgotten where no statement runs yet.
+        while not over.wait(wait):
+            late = True
+            connection.interrupt()
+            wait = _AGAIN
+
+    watch = threading.Thread(target=interrupt, name="spl-log-search", daemon=True)
+    watch.start()
+    try:
+        yield
+    except sqlite3.OperationalError:
+        if not late:
+            raise
+        raise QueryExceeded(f"the query takes over {seconds:g} seconds of the log's time") from None
+    finally:
+        # Waited for: whoever has the connection next must not be broken off by what comes too late.
+        over.set()
+        watch.join()
 
 
 def _first(rows: Iterable[tuple[Any, ...]], most_bytes: int) -> list[tuple[Any, ...]]:

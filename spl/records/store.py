@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, NamedTuple, Protocol
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    from spl.records.filter import Search
     from spl.records.record import Draft, Record
 
 
@@ -24,6 +25,22 @@ class ThreadRow(NamedTuple):
     records: int
     first_sequence: int
     last_sequence: int
+
+
+class Plan(NamedTuple):
+    """How a store goes about a search: the filter in its own language, the fields it looks up, and each step."""
+
+    sql: str
+    indexed: list[str]
+    steps: list[str]
+
+
+class Matches(NamedTuple):
+    """What a search has found, whether there is more, and the plan where it was asked for."""
+
+    records: list[Record]
+    has_more: bool
+    plan: Plan | None
 
 
 class Store(Protocol):
@@ -71,6 +88,22 @@ class Store(Protocol):
         With `owner` only the records on threads that belong to it are given, whoever wrote them. With
         `newest_first` the order is turned round, and the limit keeps the newest. With `most_bytes` it ends after the
         record that brings the bodies to so many characters: then only an empty answer says that there are no more.
+        """
+        ...
+
+    async def search(
+        self,
+        asked: Search,
+        *,
+        owner: str | None = None,
+        most_bytes: int | None = None,
+        seconds: float | None = None,
+        explain: bool = False,
+    ) -> Matches:
+        """Give the records that a search is for: as `sort` says, those it leaves open in sequence order.
+
+        See `select` for `owner` and `most_bytes`, which here leaves `has_more` to tell whether there are more. One
+        search goes on at a time. Raises QueryExceeded when it takes over `seconds`.
         """
         ...
 

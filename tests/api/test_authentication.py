@@ -70,6 +70,60 @@ def test_a_wrong_bearer_is_refused_wherever_it_is_presented(tmp_path: Path, head
 
 
 @pytest.mark.claim("M1")
+def test_a_token_is_taken_as_x_api_key_too_and_never_where_it_is_in_doubt_which_is_meant(
+    tmp_path: Path,
+) -> None:
+    async def talk(served: Served) -> None:
+        mia = await served.member()
+        for token, status in ((TOKEN, 200), (mia, 403), ("wrong", 401)):
+            answer = await served.ask("GET", "/v1/members", bearer=None, headers={"x-api-key": token})
+            assert answer.status == status
+            assert token not in answer.body.decode()
+
+        async def whose(*headers: tuple[str, str]) -> int:
+            lines = "".join(f"{name}: {value}\r\n" for name, value in headers)
+            request = f"GET /v1/members HTTP/1.1\r\nHost: x\r\nConnection: close\r\n{lines}\r\n"
+            return int((await served.raw(request.encode("latin-1"), on="operator")).split()[1])
+
+        key, bearer_ = ("X-API-Key", TOKEN), ("Authorization", f"Bearer {TOKEN}")
+        assert [await whose(key), await whose(bearer_), await whose(key, bearer_)] == [200] * 3
+        # The member is known, and lacks the scope.
+        of_mia = ("x-api-key", mia)
+        assert await whose(of_mia) == 403
+        assert await whose(of_mia, ("authorization", f"Bearer {mia}")) == 403
+        for headers in (
+            (of_mia, bearer_),
+            (key, ("authorization", f"Bearer {mia}")),
+            (key, key),
+            (of_mia, key),
+            (bearer_, bearer_, key),
+            (key, ("authorization", "Basic x")),
+            (key, ("authorization", "")),
+            (("x-api-key", ""),),
+            (("x-api-key", ""), bearer_),
+            (("x-api-key", f"Bearer {TOKEN}"),),
+            (("x-api-key", f"{TOKEN}x"),),
+            (("x-api-key", "\xff"), bearer_),
+        ):
+            assert await whose(*headers) == 401, headers
+
+    serve(tmp_path, talk)
+
+
+def test_the_workers_doors_know_no_x_api_key(tmp_path: Path) -> None:
+    async def talk(served: Served) -> None:
+        run = await served.here.open()
+        credential = served.entrust(run)
+        asked = await served.ask(
+            "GET", "/v1/worker/run", bearer=None, headers={"x-api-key": credential}, on="worker"
+        )
+        assert asked.refusal == (401, "UNAUTHENTICATED")
+        assert (await served.ask("GET", "/v1/worker/run", bearer=credential, on="worker")).status == 200
+
+    serve(tmp_path, talk)
+
+
+@pytest.mark.claim("M1")
 def test_without_a_bearer_only_the_daemons_own_user_on_a_unix_socket_is_the_operator(tmp_path: Path) -> None:
     async def talk(served: Served) -> None:
         authenticator = Authenticator(OPERATOR, TOKEN, served.here.kernel.members, rotated=lambda: "")

@@ -348,7 +348,7 @@ def test_a_run_that_is_not_there_is_not_found(tmp_path: Path, thread: str) -> No
     ("method", "path", "allowed"),
     [
         ("DELETE", "/v1/records", {"GET", "HEAD", "POST"}),
-        ("PUT", "/v1/records/x", {"GET", "HEAD"}),
+        ("PUT", "/v1/records/query", {"POST"}),
         ("GET", "/v1/work/loop", {"POST"}),
         ("POST", "/v1/runs", {"GET", "HEAD"}),
         ("POST", "/health", {"GET", "HEAD"}),
@@ -363,6 +363,30 @@ def test_another_method_is_refused_with_those_that_are_allowed(
         answer = await served.ask(method, path)
         assert answer.refusal == (405, "METHOD_NOT_ALLOWED")
         assert set(answer.headers["allow"].split(", ")) == allowed
+
+    serve(tmp_path, talk)
+
+
+@pytest.mark.parametrize(
+    ("method", "path"),
+    [
+        ("POST", "/v1/records/search"),
+        ("PUT", "/v1/records/" + "0" * 64),
+        ("POST", "/v1/members/adopt"),
+        ("GET", "/v1/members/mia"),
+        ("POST", "/v1/members/mia/grants"),
+        ("PATCH", "/v1/runs/th_x"),
+        ("OPTIONS", "/v1/profiles/worker"),
+    ],
+)
+def test_another_method_at_a_name_finds_nothing_since_nobody_looks_for_it(
+    tmp_path: Path, method: str, path: str
+) -> None:
+    async def talk(served: Served) -> None:
+        answer = await served.ask(method, path, {})
+        assert answer.refusal == (404, "NOT_FOUND")
+        assert "allow" not in answer.headers
+        assert (await served.ask(method, path, {}, bearer=None)).refusal == (401, "UNAUTHENTICATED")
 
     serve(tmp_path, talk)
 

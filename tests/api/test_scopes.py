@@ -45,6 +45,7 @@ ROWS = [
     Row("POST", "/v1/records", CONFIG_WRITE, CONFIG),
     Row("POST", "/v1/records", CONFIG_WRITE, TIER),
     Row("GET", "/v1/records", RECORDS_READ),
+    Row("POST", "/v1/records/query", RECORDS_READ, {"filter": {}}),
     Row("GET", "/v1/records/{id}", RECORDS_READ),
     Row("GET", "/v1/threads", RECORDS_READ),
     Row("GET", "/v1/threads/{thread}/records", RECORDS_READ),

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 CHECKED = {"object": "provider_check", "provider": "openai", "url": "http://127.0.0.1:1/v1", "model": "m",
            "answered_by": "m-2024", "seconds": 0.1, "stop_reason": "tool_use", "calls_tools": True,
-           "usage": {"input_tokens": 100, "output_tokens": 10}, "cost_usd": 0.00045,
+           "usage": {"input_tokens": 100, "output_tokens": 10}, "cost_usd": 7.72e-05,
            "usd_per_million": {"input": 3.0, "output": 15.0}}  # fmt: skip
 
 
@@ -23,6 +23,7 @@ def test_a_check_asks_the_daemon_for_one_call_and_prints_what_it_took(daemon: Da
     table = spl("provider", "check", "--model", "m", "-o", "table").stdout
 
     assert "m-2024" in table
+    assert "0.0000772" in table
     assert [each.body for each in daemon.requests] == [{}, {"model": "m"}]
 
 

@@ -17,7 +17,7 @@ Json = dict[str, Any]
 THREAD = "th_run_1"
 ENGINE, MIA, EVE = "did:sync:system:engine", "did:sync:user:mia", "did:sync:user:eve"
 CEILINGS = {"max_turns": 5, "wall_clock_secs": 120, "token_budget": 20_000, "budget_usd": 0.25}
-ASKED = {"goal": "count the cats", "actor": MIA, "asked_by": "did:sync:user:op", "tier": "trial", "model": None,
+ASKED = {"goal": "count the cats", "actor": MIA, "asked_by": "did:sync:user:op", "tier": "trial", "model": "cats",
          "started_at": "2026-01-01T00:00:00.000Z"}  # fmt: skip
 CALL = {"call_id": "c1", "tool": "calculate", "arguments": {"expression": "1+1"}}
 VERDICT = {"decision": "allow", "layer": "allow", "rule": None, "reason": "nothing objected"}
@@ -51,6 +51,10 @@ RECEIPT = said(
 TURN = said("turn", turn=1, usage={"input_tokens": 30, "output_tokens": 7}, cost_usd=0.01)
 
 
+def replied(text: str, *, model: str = "cats-1", stop_reason: str = "end") -> Json:
+    return {**TURN, "model": model, "reply": {"text": text, "calls": [], "stop_reason": stop_reason}}
+
+
 def thread(*said: Json | tuple[str, Json]) -> list[Json]:
     """Give records of these bodies; the kernel's, unless an actor stands before."""
     records = []
@@ -61,7 +65,7 @@ def thread(*said: Json | tuple[str, Json]) -> list[Json]:
 
 
 WHOLE = thread(
-    anchor(), RECEIPT, TURN,
+    anchor(), RECEIPT, replied("I count.", stop_reason="tool_use"),
     said("tool_call", **CALL), said("tool_verdict", fulfills="r4", **VERDICT),
     (MIA, said("tool_result", fulfills="r4", **RESULT)),
     said("observation", fulfills="r4", rule="repeated_call", text="You have called it 3 times."),
@@ -103,6 +107,7 @@ def test_the_whole_of_a_run_is_told_as_a_document(spl: Spl, daemon: Daemon, most
         "forbidden_tools": ["x"],
         "ceilings": CEILINGS,
         "used": {"turns": 1, "input_tokens": 30, "output_tokens": 7, "cost_usd": 0.01},
+        "replies": [{"turn": 1, "model": "cats-1", "text": "I count.", "stop_reason": "tool_use"}],
         "calls": [
             {
                 **CALL,
@@ -127,6 +132,7 @@ def test_the_whole_of_a_run_is_told_on_a_page(spl: Spl, daemon: Daemon) -> None:
         "run         th_run_1",
         "asked       count the cats",
         "as          did:sync:user:mia, tier trial, asked by did:sync:user:op",
+        "model       cats, answered by cats-1",
         "begun       2026-01-01T00:00:00.000Z",
         "where       sandboxed, under the profile worker, 2 layers confirmed before it began",
         "could use   calculate",
@@ -136,6 +142,7 @@ def test_the_whole_of_a_run_is_told_on_a_page(spl: Spl, daemon: Daemon) -> None:
         "tokens      30 in, 7 out of 20000",
         "US dollars  0.01 of 0.25",
         "",
+        "said        I count.",
         'call 1      calculate {"expression": "1+1"}',
         "verdict     allow (layer allow): nothing objected",
         "result      ok: 2",
@@ -156,6 +163,48 @@ def test_a_run_without_a_word_of_who_asked_for_it_is_told_without(spl: Spl, daem
     holds(daemon, thread(old))
     assert ["as", "did:sync:user:mia, tier trial"] in lines(spl)
     assert json.loads(spl("why", THREAD).stdout)["asked"]["asked_by"] is None
+
+
+def test_a_run_of_the_first_release_has_no_word_of_its_model_or_its_replies(spl: Spl, daemon: Daemon) -> None:
+    holds(daemon, thread(anchor(model=None), TURN, said("loop_outcome", **OUTCOME)))
+    assert not {"model", "said"} & {line[0] for line in lines(spl)}
+
+
+def test_what_a_model_said_stands_before_its_calls_and_at_the_end_unless_the_summary_has_it(
+    spl: Spl, daemon: Daemon
+) -> None:
+    calls = [said("tool_call", **CALL), said("tool_call", **{**CALL, "call_id": "c2"})]
+    parts = [anchor(), replied("I count."), *calls, replied("Two ca", stop_reason="length")]
+    cut = {**OUTCOME, "summary": "The last reply was cut off by the output limit."}
+    holds(daemon, thread(*parts, said("loop_outcome", **cut)))
+    told = [line for line in lines(spl) if line[0] in {"said", "call 1", "call 2", "ended"}]
+    assert [line[0] for line in told] == ["said", "call 1", "call 2", "said", "ended"]
+    assert [line[1] for line in told if line[0] == "said"] == ["I count.", "Two ca"]
+
+    holds(daemon, thread(anchor(), replied("Two cats."), said("loop_outcome", **OUTCOME)))
+    assert [line for line in lines(spl) if "Two cats." in line[-1]] == [["summary", "Two cats."]]
+
+
+def test_a_success_without_a_call_is_said_to_rest_on_the_models_word(spl: Spl, daemon: Daemon) -> None:
+    idle = {**OUTCOME, "tool_calls_ok": 0}
+    holds(daemon, thread(anchor(), TURN, said("loop_outcome", **idle)))
+    assert ["calls", "none: all that the success rests on is what the model said"] in lines(spl)
+    holds(daemon, thread(anchor(), said("loop_outcome", **{**idle, "success": False})))
+    assert ["calls", "none"] in lines(spl)
+
+
+def test_a_sum_is_written_without_an_exponent(spl: Spl, daemon: Daemon) -> None:
+    ceilings = {**CEILINGS, "budget_usd": 0.00002}
+    holds(daemon, thread(anchor(ceilings=ceilings), *[{**TURN, "cost_usd": 0.0000071}] * 2))
+    assert ["US dollars", "0.0000142 of 0.00002"] in lines(spl)
+
+
+def test_arguments_that_were_none_are_told_as_the_model_wrote_them(spl: Spl, daemon: Daemon) -> None:
+    written = '{"expression": "1+'
+    broken = said("tool_call", **{**CALL, "arguments": {}, "malformed": written})
+    holds(daemon, thread(anchor(), TURN, broken))
+    assert ["call 1", f"calculate with arguments that are no JSON object: {written}"] in lines(spl)
+    assert json.loads(spl("why", THREAD).stdout)["calls"][0]["malformed"] == written
 
 
 def test_a_denied_call_names_layer_rule_and_reason_and_has_no_result(spl: Spl, daemon: Daemon) -> None:
@@ -257,19 +306,22 @@ def test_nobodys_words_can_pass_for_a_line_of_the_page(spl: Spl, daemon: Daemon,
     holds(
         daemon,
         thread(
-            anchor(goal=fake, tools=[fake]), said("tool_call", **call), said("tool_verdict", fulfills="r2", **denied),
-            (MIA, said("tool_result", fulfills="r2", status="error", output=fake, truncated=True)),
-            said("observation", fulfills="r2", rule="repeated_call", text=fake), said("note", text=fake),
+            anchor(goal=fake, tools=[fake], model=fake), replied(fake, model=f"{fake}-1"),
+            said("tool_call", **call), said("tool_verdict", fulfills="r3", **denied),
+            (MIA, said("tool_result", fulfills="r3", status="error", output=fake, truncated=True)),
+            said("observation", fulfills="r3", rule="repeated_call", text=fake), said("note", text=fake),
+            replied(f"so {fake}"),
             said("loop_outcome", **{**OUTCOME, "success": False, "outcome": "failed", "summary": fake}),
         ),
     )  # fmt: skip
     table = spl("why", THREAD, "-o", "table").stdout
     assert all(line.isprintable() for line in table.split("\n"))
-    # A line that begins in the first column is the page's own: each label stands there once, at the most.
+    # A line that begins in the first column is the page's own: each label stands there as often as it was put there.
     labels = [line[:10].rstrip() for line in table.split("\n") if line[:1].strip()]
     assert labels == [
-        "run", "asked", "as", "begun", "where", "could use", "withheld", "forbidden", "turns", "tokens",
-        "US dollars", "call 1", "verdict", "result", "observed", "note", "ended", "at", "calls", "summary",
+        "run", "asked", "as", "model", "begun", "where", "could use", "withheld", "forbidden", "turns", "tokens",
+        "US dollars", "said", "call 1", "verdict", "result", "observed", "said", "note", "ended", "at", "calls",
+        "summary",
     ]  # fmt: skip
 
 

@@ -57,13 +57,26 @@ _CONFIGURATION: tuple[Shape, ...] = (
 _TIER = {"kind": '"core.engine.tier.v1"', "tier": '"trial"', "max_turns": "4", "wall_clock_secs": "100",
          "token_budget": "1000", "default_budget_usd": "0.1", "daily_cost_usd": "1", "daily_runs": "9",
          "concurrent_runs": "1"}  # fmt: skip
+_FILTER = {"body.x": "1", "thread": '{"$in": ["th_fuzz"]}', "$or": '[{"clock": {"$gt": 1}}]', "$not": "{}"}
+_SAID = {"$eq": "1", "$ne": "1", "$gt": "1", "$in": "[1]", "$nin": "[1]", "$like": '"a%"', "$ilike": '"a%"',
+         "$exists": "true", "$not": '{"$lt": 1}'}  # fmt: skip
 _IN_FORCE = {"thread": '"th_engine_config"', "actor": '"did:sync:system:engine"', "act": '"LEARN"'}
 _RESULT = {"call_id": '"c1"', "status": '"ok"', "output": '"x"'}
 _FULL_MESSAGE = {"role": '"user"', "content": '"x"', "call_id": '"c1"', "calls": "[]"}
 _MESSAGE = '{"role": "user", "content": "x"}'
 
+_FILTERED = '{"body.x": 1, "$or": [{"clock": {"$gt": 1}}, {"body.kind": "my.own.kind.v1"}]}'
+
 _SHAPES: dict[bytes, Shape] = {
     b"/v1/records": _RECORD,
+    b"/v1/records/query": {
+        "filter": _FILTERED,
+        "thread": '"th_fuzz"',
+        "sort": '{"body.x": -1}',
+        "limit": "9",
+        "offset": "1",
+        "explain": "true",
+    },
     b"/v1/work/loop": _START,
     b"/v1/work/loop/preview": _START,
     b"/v1/work/loop/th_run_x/cancel": {},
@@ -125,6 +138,12 @@ def _nested(path: bytes) -> Iterator[tuple[str, Shape, str]]:
         yield where, _TIER, "}"
         for topic in _CONFIGURATION:
             yield where, {"kind": '"core.engine.config.v1"', **topic}, "}"
+    if path == b"/v1/records/query":
+        yield '{"filter": ', _FILTER, "}"
+        yield '{"filter": {"body.x": ', _SAID, "}}"
+        yield '{"filter": {"clock": ', _SAID, "}}"
+        yield '{"filter": {"actor": ', _SAID, "}}"
+        yield '{"filter": {}, "sort": ', {"body.x": "1", "clock": "-1"}, "}"
     if path == b"/v1/worker/infer":
         yield '{"messages": [', _FULL_MESSAGE, "]}"
     if path == b"/v1/worker/records":
@@ -139,6 +158,11 @@ def _shape(rng: Random, path: bytes) -> Shape:
             return {**shape, **_configured(rng, _configuration(rng))}
         if which == 1:
             return {name: value for name, value in shape.items() if name != "clock"}
+    if path == b"/v1/records/query" and rng.random() < 0.7:
+        said = _object(_faulty(rng, dict(rng.sample(list(_SAID.items()), rng.randrange(1, 4)))))
+        field = rng.choice(('"body.x"', '"clock"', '"id"', '"judged_by"', '"$not"', rng.choice(STRINGS)))
+        asked = rng.choice((_object(_faulty(rng, _FILTER)), f"{{{field}: {said}}}"))
+        return {**shape, "filter": f'{{"$and": [{asked}, {asked}]}}'}
     if path == b"/v1/worker/records" and rng.random() < 0.5:
         return {"kind": '"core.work.tool_result.v1"', "body": _object(_faulty(rng, _RESULT))}
     if path == b"/v1/worker/infer" and rng.random() < 0.7:

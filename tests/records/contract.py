@@ -10,7 +10,8 @@ from typing import Any, TypeAlias, TypeVar
 
 import pytest
 
-from spl.errors import IngestFailed, StoreUnavailable
+from spl.errors import IngestFailed, QueryExceeded, StoreUnavailable
+from spl.records.filter import Search, filter_of, sort_of
 from spl.records.record import MAX_CLOCK, Draft, Record, record_id
 from spl.records.store import Store, ThreadRow
 
@@ -449,6 +450,84 @@ class StoreContract:
 
         in_store(make_store, scenario)
 
+    # --- searching ---
+
+    def test_a_search_gives_what_its_filter_matches_as_it_is_sorted_and_from_its_offset(
+        self, make_store: MakeStore
+    ) -> None:
+        async def scenario(store: Store) -> None:
+            await store.append([draft(str(n), thread=f"th_{n % 2}") for n in range(10)])
+            even = filter_of({"body.text": {"$nin": ["0", "4"]}}, "th_0")
+            falling = sort_of({"body.text": -1})
+
+            async def found(**asked: Any) -> tuple[list[str], bool]:
+                records, has_more, plan = await store.search(Search(even, **asked))
+                assert plan is None
+                return [record.body["text"] for record in records], has_more
+
+            assert await found() == (["2", "6", "8"], False)
+            assert await found(sort=falling) == (["8", "6", "2"], False)
+            assert await found(sort=falling, limit=2) == (["8", "6"], True)
+            assert await found(sort=falling, limit=2, offset=1) == (["6", "2"], False)
+            assert await found(offset=3) == ([], False)
+            assert len((await store.search(Search())).records) == 10
+
+        in_store(make_store, scenario)
+
+    def test_a_search_for_an_owner_gives_what_stands_on_its_threads(self, make_store: MakeStore) -> None:
+        async def scenario(store: Store) -> None:
+            for place, owner in (("th_1", "did:a:ana"), ("th_2", "did:a:bo"), ("th_3", "did:a:ana")):
+                await store.append([run_of(owner, thread=place)])
+            for place in ("th_3", "th_1", "th_2"):
+                for author in ("did:a:ana", "did:a:bo"):
+                    await store.append([of_kind(OPENING, thread=place, actor=author)])
+            everything = await store.select()
+            asked: tuple[tuple[dict[str, Any], str | None], ...] = (
+                ({}, None),
+                ({}, "th_1"),
+                ({}, "th_2"),
+                ({"thread": {"$in": ["th_2", "th_3"]}}, None),
+                ({"$or": [{"thread": "th_2"}, {"body.kind": OPENING}]}, None),
+                ({"id": {"$in": [record.id for record in everything]}}, None),
+                ({"sequence": {"$gt": 0}}, None),
+                ({"actor": "did:a:bo"}, None),
+                ({"$not": {"thread": "th_1"}}, None),
+            )
+            for document, thread in asked:
+                search = Search(filter_of(document, thread))
+                wanted = (await store.search(search)).records
+                assert wanted
+                own = [record for record in wanted if record.thread in ("th_1", "th_3")]
+                assert (await store.search(search, owner="did:a:ana")).records == own
+                assert (await store.search(search, owner="did:a:nobody")).records == []
+
+        in_store(make_store, scenario)
+
+    def test_a_search_under_a_bound_in_bytes_says_that_there_is_more(self, make_store: MakeStore) -> None:
+        async def scenario(store: Store) -> None:
+            await store.append([draft("x" * 1000) for _ in range(4)])
+            for offset, wanted, more in ((0, [1, 2], True), (2, [3, 4], False), (3, [4], False)):
+                found = await store.search(Search(offset=offset), most_bytes=1100)
+                assert [record.sequence for record in found.records] == wanted
+                assert found.has_more == more
+
+        in_store(make_store, scenario)
+
+    def test_a_search_that_takes_too_long_is_refused_and_keeps_the_store_from_nothing(
+        self, make_store: MakeStore
+    ) -> None:
+        async def scenario(store: Store) -> None:
+            await store.append([draft("a" * 500) for _ in range(300)])
+            slow = filter_of(
+                {"$or": [{"body.text": {"$ilike": f"%{'a%' * 100}{n}"}} for n in range(45)]}, "th_1"
+            )
+            with pytest.raises(QueryExceeded, match=r"takes over 0\.001 seconds"):
+                await store.search(Search(slow), seconds=0.001)
+            assert len((await store.search(Search(limit=1000), seconds=60)).records) == 300
+            assert len(await texts(store, limit=1000)) == 300
+
+        in_store(make_store, scenario)
+
     # --- a bound on what is read at once ---
 
     def test_a_bound_in_bytes_ends_after_the_record_that_reaches_it(self, make_store: MakeStore) -> None:
@@ -589,6 +668,7 @@ class StoreContract:
                 store.get("0" * 64),
                 store.select(),
                 store.threads(),
+                store.search(Search()),
                 store.owner("th_1"),
                 store.unfinished(OPENING, CLOSING),
                 store.count(),

@@ -7,8 +7,10 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from spl.errors import QueryExceeded, StoreUnavailable
 from spl.kernel.names import LOOP
-from spl.records import sqlite
+from spl.records import queries, sqlite
+from spl.records.filter import Search, filter_of
 from spl.records.record import record_id
 from spl.records.sqlite import SqliteStore
 from tests.records import large
@@ -45,6 +47,48 @@ def test_no_query_scans_a_log_or_sorts_what_it_finds(logs: tuple[Path, Path]) ->
         found = large.plan(long, query, values)
         assert "SCAN" not in found, f"{name}: {found}"
         assert "TEMP B-TREE" not in found, f"{name}: {found}"
+
+
+def test_a_search_along_an_index_takes_no_more_work_in_a_log_of_ten_times_the_records(
+    logs: tuple[Path, Path],
+) -> None:
+    def work(log: Path, asked: dict[str, Any], owner: str | None) -> int:
+        query, values = queries.search(Search(filter_of(asked), (), large.PAGE), owner)
+        return large.steps(log, query, values)
+
+    run = f"th_run_{SMALL // large.LONG // large.OF_A_RUN:024x}"
+    for asked in (
+        {"thread": run, "body.text": {"$like": "%"}},
+        {"thread": run, "body.kind": LOOP},
+        {"body.kind": large.NOTE},
+        {"sequence": {"$gt": SMALL // 2}},
+        {"body.text": {"$exists": True}},
+    ):
+        for owner in (None, large.OPERATOR) if "thread" in asked else (None,):
+            little, much = work(logs[0], asked, owner), work(logs[1], asked, owner)
+            assert 0 < much <= 1.2 * little + 10, f"{asked}: {little} instructions, and {much}"
+
+
+def test_a_search_of_a_whole_log_is_broken_off_when_its_time_is_over_and_others_read_meanwhile(
+    logs: tuple[Path, Path],
+) -> None:
+    async def search() -> None:
+        store = await SqliteStore.open(logs[1])
+        try:
+            slow = Search(filter_of({"$not": {f"body.k{n}": {"$ne": 1} for n in range(98)}}))
+            with pytest.raises(QueryExceeded, match=r"takes over 0\.05 seconds"):
+                await store.search(slow, seconds=0.05)
+            searching = asyncio.ensure_future(store.search(slow, seconds=600))
+            assert len(await store.select()) == 100
+            assert not searching.done()
+            # No search keeps a store from its end either.
+            await store.close()
+            with pytest.raises(StoreUnavailable):
+                await searching
+        finally:
+            await store.close()
+
+    asyncio.run(search())
 
 
 def test_an_owner_of_much_is_given_the_same_pages_as_one_of_little(
