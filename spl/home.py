@@ -18,7 +18,14 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, Self
 
-from spl.errors import DaemonUnreachable, HomeInUse, HomeUnsafe, HostRefused, SocketPathTooLong
+from spl.errors import (
+    DaemonUnreachable,
+    HomeInUse,
+    HomeUnsafe,
+    HostRefused,
+    SettingsInvalid,
+    SocketPathTooLong,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -34,6 +41,7 @@ _FOLDERS: Final = ("profiles", "secrets", "data", "run", "logs", "backups")
 _LOCK_SECONDS: Final = 1.0
 _MAX_SECRET: Final = 4096
 """Bytes of a token's or a key's file."""
+_KEY: Final = re.compile(r"(?![\"'])(?![A-Z_]+=)[!-~]+(?<![\"'])")
 _TOKEN: Final = re.compile(r"spl_[a-z0-9]+_[0-9a-f]{8}_[A-Za-z0-9_-]{43}")
 
 
@@ -180,8 +188,8 @@ class Home:
     def read_key(self, provider: str) -> str | None:
         """Give the key of a provider as `secrets/PROVIDER.key` holds it now, None if there is none.
 
-        Raises HomeUnsafe if its file or the folder is a symlink, someone else's or open to others, and for what can be
-        no key: a key is one word of visible ASCII.
+        Raises HomeUnsafe if its file or the folder is a symlink, someone else's or open to others, and SettingsInvalid
+        for what can be no key: a key is one word of visible ASCII.
         """
         path = self.secrets / f"{provider}.key"
         # Not the whole path: a member's run may end with this.
@@ -194,8 +202,11 @@ class Home:
                 os.close(folder)
         key = _read_secret(path, what)
         # It becomes a header's value: with a line's end in it, it would become more than that.
-        if key is not None and not (key and key.isascii() and key.isprintable() and " " not in key):
-            raise HomeUnsafe(f"{what} is refused: it does not hold a key, one word of visible ASCII")
+        if key is not None and (len(key) >= _MAX_SECRET or not _KEY.fullmatch(key)):
+            raise SettingsInvalid(
+                f"{what} does not hold a key, one word of visible ASCII",
+                remedy="write the key into it and nothing else: no name before it, no quotes, one line",
+            )
         return key
 
     @contextlib.contextmanager

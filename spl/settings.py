@@ -8,7 +8,15 @@ import tomllib
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    TypeAdapter,
+    ValidationError,
+)
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
 
 from spl import home as homes
@@ -41,6 +49,23 @@ def _check_provider(value: str) -> str:
 def _check_line(value: str) -> str:
     if not value.isprintable() or not value.strip():
         raise ValueError("it must be a line of text")
+    return value
+
+
+def _check_prices(value: object) -> object:
+    if not isinstance(value, dict):
+        raise ValueError("it is a table of config.toml, and stands nowhere else")  # noqa: TRY004 - pydantic's way
+    for name, price in value.items():
+        if not isinstance(price, dict):
+            raise ValueError(f"the price of {name!r} must be as {{ input = 0.1, output = 0.2 }}")  # noqa: TRY004
+        known = price.keys() & ModelPrice.model_fields.keys()
+        if not known and any(isinstance(each, dict) for each in price.values()):
+            raise ValueError(f"put a model's name in quotes: prices.{name} stops at its first dot")
+        if other := sorted(map(str, price.keys() - known)):
+            raise ValueError(
+                f"{other[0]!r} is no part of the price of {name!r}: it has input, output and cached, and what stands "
+                f"below [prices...] belongs to that"
+            )
     return value
 
 
@@ -114,7 +139,7 @@ class Settings(BaseSettings):
     max_output_tokens: int = Field(
         default=8192, ge=16, le=1_000_000, description="tokens, the most that one reply of a model may have"
     )
-    prices: Annotated[dict[_Line, ModelPrice], Field(max_length=100)] = Field(
+    prices: Annotated[dict[_Line, ModelPrice], Field(max_length=100), BeforeValidator(_check_prices)] = Field(
         default={},
         description="what a million tokens cost in US dollars, by model, where the shipped price list is wrong or "
         'silent: `prices."NAME" = { input = 0.1, output = 0.2 }`, with `cached` for input read from the provider\'s '

@@ -12,10 +12,10 @@ if TYPE_CHECKING:
 INTRODUCTION = """\
 # Settings
 
-What the daemon runs with. A flag of `spl serve` (`--home`, `--port`, `--provider`) wins over a variable, a variable
-over `config.toml` in the home, and that over the default. A value that is not valid and a name that is no setting are
-errors that name the flag, the variable, or the file and its key; nothing is started then. `home` cannot stand in
-`config.toml`, which lies in it.
+What the daemon runs with. A flag of `spl serve` (`--home`, `--port`, `--provider`, `--provider-url`, `--model`) wins
+over a variable, a variable over `config.toml` in the home, and that over the default. A value that is not valid and a
+name that is no setting are errors that name the flag, the variable, or the file and its key; nothing is started then.
+`home` cannot stand in `config.toml`, which lies in it.
 
 `SPL_URL` and `SPL_TOKEN` are the command line's (see [commands.md](commands.md)); the daemon does not read them.
 

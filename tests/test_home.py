@@ -14,7 +14,14 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from spl.errors import DaemonUnreachable, HomeInUse, HomeUnsafe, HostRefused, SocketPathTooLong
+from spl.errors import (
+    DaemonUnreachable,
+    HomeInUse,
+    HomeUnsafe,
+    HostRefused,
+    SettingsInvalid,
+    SocketPathTooLong,
+)
 from spl.home import Home, check_socket_path, locate, login, running_pid
 from tests.full import full
 
@@ -432,10 +439,25 @@ def test_a_folder_of_keys_open_to_others_is_refused(home: Home, key: Path) -> No
 
 
 @pytest.mark.claim("B4")
-@pytest.mark.parametrize("text", ["", "\n", "two words", "a\nb", "a\rb", "sk-\x00", "schlüssel"])
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "\n",
+        "two words",
+        "a\nb",
+        "a\rb",
+        "sk-\x00",
+        "schlüssel",
+        '"sk-1"',
+        "OPENAI_API_KEY=sk-1",
+        "\ufeffsk-1",
+        "k" * 4097,
+    ],
+)
 def test_what_can_be_no_key_is_refused_and_not_repeated(home: Home, key: Path, text: str) -> None:
     key.write_bytes(text.encode())
-    with pytest.raises(HomeUnsafe, match="does not hold a key") as raised:
+    with pytest.raises(SettingsInvalid, match="does not hold a key") as raised:
         home.read_key("openai")
     assert not text.strip() or text.strip() not in raised.value.message
 

@@ -68,7 +68,7 @@ def test_settings_do_not_change_once_made(environ: dict[str, str]) -> None:
         ("provider_url", "", "it must be a line of text"),
         ("provider_seconds", "0", "greater than 0"),
         ("max_output_tokens", "15", "greater than or equal to 16"),
-        ("prices", "{}", "valid dictionary"),
+        ("prices", "{}", "it is a table of config.toml"),
         ("max_body_bytes", "0", "greater than or equal to 1024"),
         ("probe_seconds", "nan", "finite|greater"),
         ("probe_seconds", "inf", "finite|less"),

@@ -34,6 +34,16 @@ _SEQUENCES = 2**63
 _Name = Annotated[str, Field(min_length=1, max_length=200)]
 
 
+def _a_line(value: str) -> str:
+    # What the settings can give a price, and a terminal can be shown.
+    if not value.isprintable() or not value.strip():
+        raise ValueError("it must be a line of text")
+    return value
+
+
+_Model = Annotated[_Name, AfterValidator(_a_line)]
+
+
 def _not_blank(goal: str) -> str:
     if not goal.strip():
         raise ValueError("it says nothing")
@@ -92,7 +102,7 @@ class StartBody(Body):
 
     goal: Annotated[str, AfterValidator(_not_blank), Field(max_length=65536)]
     actor: _Name | None = None
-    model: _Name | None = None
+    model: _Model | None = None
     max_turns: Annotated[int, Field(ge=1, le=100_000)] | None = None
     budget_usd: Annotated[float, Field(ge=0, le=1_000_000)] | None = None
     wall_clock_secs: Annotated[float, Field(gt=0, le=604_800)] | None = None
@@ -116,7 +126,7 @@ class StartBody(Body):
 class CheckBody(Body):
     """`POST /v1/provider/check`."""
 
-    model: _Name | None = None
+    model: _Model | None = None
 
 
 class EventBody(Body):

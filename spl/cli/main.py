@@ -153,7 +153,7 @@ def _report(error: SplError, output: str | None) -> None:
     # The daemon may know better than the table what to do: which layer to mend, and how.
     remedy = error.fields.get("remedy")
     remedy = remedy if isinstance(remedy, str) else error.remedy
-    lines = [f"spl: {error.code}: {shown(error.message)}; {shown(remedy)}"]
+    lines = [f"spl: {error.code}: {shown(error.message.removesuffix('.'))}; {shown(remedy)}"]
     # A line of a file and the marks under it, each on a line of its own.
     excerpt = error.fields.get("excerpt")
     if isinstance(excerpt, str) and excerpt:

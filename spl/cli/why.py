@@ -153,6 +153,11 @@ def _take(told: Json, calls: dict[str, Json], record: Json) -> None:
         case "core.work.loop_outcome.v1":
             told["ended"] = {name: value for name, value in body.items() if name != "kind"}
             told["stopped_by"] = body.get("stopped_by")
+            used = told["used"]
+            lost = Decimal(str(body["spent_usd"])) - Decimal(str(used["cost_usd"]))
+            if lost > 0:
+                # Of calls that broke off, or gave a reply of no use: they left no turn.
+                used |= {"cost_usd": body["spent_usd"], "lost_usd": float(lost)}
         case _:
             told["own_words"] += 1
 
@@ -178,7 +183,8 @@ def _opening(told: Json) -> Iterator[Row]:
     tokens = f"{used['input_tokens']} in, {used['output_tokens']} out"
     yield "tokens", tokens + _most(ceilings["token_budget"])
     most = ceilings["budget_usd"]
-    yield "US dollars", _usd(used["cost_usd"]) + ("" if most is None else f" of {_usd(most)}")
+    lost = f"; {_usd(used['lost_usd'])} of it for calls without a reply" if "lost_usd" in used else ""
+    yield "US dollars", _usd(used["cost_usd"]) + ("" if most is None else f" of {_usd(most)}") + lost
 
 
 def _model(asked: str | None, replies: list[Json]) -> Iterator[Row]:

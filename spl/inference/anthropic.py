@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 from spl.inference import answer
@@ -59,7 +60,7 @@ class AnthropicProvider:
     async def complete(self, request: Request) -> Reply:
         """Give the model's reply; raises Unanswered where there is none."""
         asked = request.model or self.default_model
-        said = await self._endpoint.post("/v1/messages", document(request, asked))
+        said = await self._endpoint.post("/v1/messages", partial(document, request, asked), size=request.size)
         try:
             return reply(said, asked, request.turn)
         except Malformed as error:

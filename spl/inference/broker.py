@@ -12,11 +12,14 @@ from decimal import Decimal
 from typing import TYPE_CHECKING, Literal, Protocol, get_args
 
 from spl.errors import ModelUnpriced, ProviderFailed, SplError
+from spl.inference.address import is_of_this_host
+from spl.inference.apart import apart
 from spl.inference.model import Reply, Request, StopReason, Unanswered, Usage
 from spl.inference.prices import FREE
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+    from contextlib import AbstractAsyncContextManager
 
     from spl.inference.prices import Price
     from spl.inference.provider import Provider
@@ -39,7 +42,14 @@ Ceiling = Literal["usd", "tokens"]
 
 
 class BudgetExhausted(Exception):
-    """What is left under a run's ceilings does not pay for another call: a run's end, not a person's error."""
+    """What is left under a run's ceilings does not pay for a call: a run's end, not a person's error.
+
+    `needed_usd` is the least that must be left for it.
+    """
+
+    def __init__(self, needed_usd: Decimal) -> None:
+        super().__init__(needed_usd)
+        self.needed_usd = needed_usd
 
 
 class Account(Protocol):
@@ -64,6 +74,10 @@ class Account(Protocol):
     @property
     def left_usd(self) -> Decimal | None:
         """How much the run may still cost, less what other runs under the same ceiling have reserved."""
+        ...
+
+    def queue(self) -> AbstractAsyncContextManager[object]:
+        """Give the wait for one's turn to reserve among those under the same ceiling."""
         ...
 
     def reserve(self, usd: Decimal) -> None:
@@ -120,21 +134,29 @@ class Broker:
         """Give the refusal of a model to a run that has a ceiling of money, None if it has a price."""
         if self.price(model) is not None:
             return None
+        url = self.provider.url
+        # Elsewhere somebody is paid for it: a line to be completed, or whoever copies it has no ceiling any more.
+        price = "0" if url is None or is_of_this_host(url) else "USD"
         # A JSON string is a basic string of TOML's: what the model is called can end neither.
-        line = f"prices.{json.dumps(model, ensure_ascii=False)} = {{ input = 0.0, output = 0.0 }}"
+        line = f"prices.{json.dumps(model, ensure_ascii=False)} = {{ input = {price}, output = {price} }}"
         return ModelUnpriced(
-            f"the model {model!r} of the provider {self.provider.name!r} has no price, "
-            "so a run with a budget cannot use it",
+            f"the model {model!r} of the provider {self.provider.name!r} has no price: neither config.toml has one, "
+            "nor the shipped list for the provider's address",
             model=model,
-            remedy="write what a million tokens of it cost in US dollars (0 is a price) at the top of config.toml, as "
-            f"{line}, and start the daemon anew; or name another model",
+            line=line,
+            remedy="see that its name is right; if it is, have the operator write what a million tokens of it cost in "
+            f"US dollars (0 for a model that nobody is paid for) at the top of config.toml, as {line}, and start the "
+            "daemon anew",
         )
 
     def __str__(self) -> str:
         """Say in a line what is asked, and where."""
         provider = self.provider
-        where = f", model {provider.default_model}, {provider.url}" if provider.url else ""
-        return f"{provider.name}{where}"
+        if provider.url is None:
+            return provider.name
+        unpriced = ", without a price: no run with a budget can use it"
+        priced = "" if self.price(provider.default_model) else unpriced
+        return f"{provider.name}, {provider.url}, model {provider.default_model}{priced}"
 
     def state(self) -> dict[str, object]:
         """Give what health says of the provider: never a key. `failing` is why the last call gave no reply."""
@@ -162,19 +184,21 @@ class Broker:
             raise self.unpriced(model) or AssertionError(model)
         price = price or FREE
         request = replace(request, model=model)
-        allowance = await self._allowance(request, price, account)
-        account.reserve(allowance.cost_usd)
+        async with account.queue():
+            allowance = await self._allowance(request, price, account)
+            account.reserve(allowance.cost_usd)
         return await self._settled(
             replace(request, max_output_tokens=allowance.output), price, account, allowance
         )
 
     async def _allowance(self, request: Request, price: Price, account: Account) -> _Allowance:
-        """Give what a call may take; nothing is awaited between this and its being reserved."""
-        is_free = not price.cost(Usage(_UNIT, _UNIT))
-        most_input = 0 if is_free else account.scale.most(request)
-        of_input = price.cost(Usage(most_input, 0))
+        """Give what a call may take: nothing is awaited between its being reckoned and its being reserved."""
+        is_free = not (price.cost(Usage(_UNIT, _UNIT)) or price.cost(Usage(_UNIT, _UNIT, _UNIT)))
+        most_input = 0 if is_free else await apart(request.size, account.scale.most, request)
+        # What comes from a cache is nearly always cheaper.
+        of_input = max(price.cost(Usage(most_input, 0)), price.cost(Usage(most_input, 0, most_input)))
         # Some models' output costs more where their input is long.
-        each = (price.cost(Usage(most_input, _UNIT)) - of_input) / _UNIT
+        each = (price.cost(Usage(most_input, _UNIT)) - price.cost(Usage(most_input, 0))) / _UNIT
         while True:
             output = self._most_output
             bound: Ceiling | None = None
@@ -190,7 +214,7 @@ class Broker:
             if not await account.freed():
                 break
         if affordable < OUTPUT_LEAST:
-            raise BudgetExhausted
+            raise BudgetExhausted(of_input + OUTPUT_LEAST * each)
         return _Allowance(affordable, of_input + affordable * each, "usd")
 
     async def _settled(

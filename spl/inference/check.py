@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import time
+from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any, Final
 
+from spl.errors import ProviderFailed
 from spl.inference.model import Request, Usage
 from spl.inference.scale import Scale
 
 if TYPE_CHECKING:
+    from contextlib import AbstractAsyncContextManager
     from decimal import Decimal
 
     from spl.inference.broker import Broker
@@ -44,6 +47,10 @@ class _Nobody:
     def __init__(self) -> None:
         self.scale = Scale()
 
+    def queue(self) -> AbstractAsyncContextManager[object]:
+        """Wait for nobody."""
+        return nullcontext()
+
     def reserve(self, usd: Decimal) -> None:
         """Reserve nothing: there is no ceiling."""
 
@@ -65,6 +72,17 @@ async def check(broker: Broker, model: str | None) -> dict[str, Any]:
     began = time.monotonic()
     charged = await broker.infer(Request(asked, _ASKED, _TOOLS, 0), _Nobody())
     reply, price = charged.reply, broker.price(asked)
+    if reply.stop_reason == "no_model":
+        raise ProviderFailed(f"the provider {provider.name!r} has no model to ask")
+    calls_tools = [call.name for call in reply.calls if call.malformed is None] == [_TOOL]
+    remarks = [
+        *(
+            []
+            if calls_tools
+            else ["it did not call the tool: a run that needs tools will do nothing with it"]
+        ),
+        *([str(unpriced.fields["remedy"])] if (unpriced := broker.unpriced(asked)) else []),
+    ]
     return {
         "object": "provider_check",
         "provider": provider.name,
@@ -73,7 +91,7 @@ async def check(broker: Broker, model: str | None) -> dict[str, Any]:
         "answered_by": reply.model,
         "seconds": round(time.monotonic() - began, 3),
         "stop_reason": reply.stop_reason,
-        "calls_tools": [call.name for call in reply.calls if call.malformed is None] == [_TOOL],
+        "calls_tools": calls_tools,
         "usage": {"input_tokens": reply.usage.input_tokens, "output_tokens": reply.usage.output_tokens},
         "cost_usd": None if price is None else float(charged.cost_usd),
         "usd_per_million": None
@@ -83,5 +101,5 @@ async def check(broker: Broker, model: str | None) -> dict[str, Any]:
             "input": float(price.cost(Usage(_THOUSAND, 0)) * _THOUSAND),
             "output": float(price.cost(Usage(0, _THOUSAND)) * _THOUSAND),
         },
-        **({"remedy": unpriced.fields["remedy"]} if (unpriced := broker.unpriced(asked)) else {}),
+        **({"remarks": remarks} if remarks else {}),
     }

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import ipaddress
 from typing import TYPE_CHECKING, Final
-from urllib.parse import urlsplit
 
 from spl.errors import SettingsInvalid
+from spl.inference.address import base_url, is_private
 from spl.inference.echo import EchoProvider
+from spl.inference.model import Unanswered
 from spl.inference.script import ScriptProvider
 
 if TYPE_CHECKING:
@@ -33,6 +33,11 @@ def chosen(
     SettingsInvalid for a provider that cannot be asked as it is set up, and what `key` and the script's reading raise.
     """
     name = _keyed(key) if setting is None else setting
+    if setting is None and name == "echo" and (url or model):
+        raise SettingsInvalid(
+            "a model or a provider's address is set, but no provider, and there is no key in secrets/",
+            remedy='name the provider with --provider, or write it into config.toml, as provider = "NAME"',
+        )
     kind, _, path = name.partition(":")
     if name == "echo":
         return EchoProvider()
@@ -48,15 +53,14 @@ def chosen(
             remedy='name one with --model, or write it into config.toml, as model = "NAME"',
         )
     own = url is None
-    address = _address(URLS[name] if url is None else url)
-    is_private = _is_private(address)
+    address = base_url(URLS[name] if url is None else url)
     has_key = key(name) is not None
     if own and not has_key:
         raise SettingsInvalid(
             f"the provider {name!r} needs a key, and there is no secrets/{name}.key in the home",
             remedy=f"write the key into secrets/{name}.key in the home, with the mode 0600",
         )
-    if has_key and not is_private:
+    if has_key and not is_private(address):
         raise SettingsInvalid(
             f"the provider's address {address!r} would be sent the key of secrets/{name}.key in the clear",
             remedy="use an https address, or one of this host, or take the key out of secrets/",
@@ -64,7 +68,10 @@ def chosen(
 
     def read() -> str | None:
         # A key that is put there later must not go out in the clear either.
-        return key(name) if is_private else None
+        found = key(name) if is_private(address) else None
+        if own and found is None:
+            raise Unanswered(f"the provider {name!r} was not asked: secrets/{name}.key is gone", unpaid=True)
+        return found
 
     # Not for a daemon without a model: an HTTP client is a hundredth of a second and megabytes.
     if name == "anthropic":
@@ -84,33 +91,3 @@ def _keyed(key: Callable[[str], str | None]) -> str:
             remedy='name one with --provider, or write it into config.toml, as provider = "NAME"',
         )
     return found[0] if found else "echo"
-
-
-def _address(url: str) -> str:
-    """Give a base URL without its last slash; raises SettingsInvalid for what is none, or holds more than that."""
-    if "@" in url or "?" in url or "#" in url:
-        # What stands before an @ is a password, and addresses are shown and logged.
-        raise SettingsInvalid(
-            "the provider's address holds more than scheme, host, port and path",
-            remedy="a key belongs in secrets/; take everything else out of provider_url",
-        )
-    try:
-        parts = urlsplit(url)
-        is_base = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
-    except ValueError:
-        is_base = False
-    if not is_base or not url.isascii() or not url.isprintable() or " " in url or "\\" in url:
-        raise SettingsInvalid(f"the provider's address {url!r} is no http or https URL")
-    return url.rstrip("/")
-
-
-def _is_private(address: str) -> bool:
-    """Tell whether nobody between here and an address can read what is sent."""
-    parts = urlsplit(address)
-    host = parts.hostname or ""
-    if parts.scheme == "https" or host == "localhost":
-        return True
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return False

@@ -13,6 +13,7 @@ import random
 import re
 import ssl
 import time
+import unicodedata
 from dataclasses import dataclass
 from datetime import UTC
 from email.utils import parsedate_to_datetime
@@ -23,6 +24,7 @@ import httpx2
 
 from spl import __version__
 from spl.inference.answer import Malformed, strict
+from spl.inference.apart import apart
 from spl.inference.model import Unanswered
 
 if TYPE_CHECKING:
@@ -30,6 +32,8 @@ if TYPE_CHECKING:
 
 REPLY_MOST: Final = 8 * 2**20
 """Bytes of a reply."""
+ITEMS_MOST: Final = 250_000
+"""Commas and brackets of a reply: a megabyte of nothing else comes to a hundred in memory."""
 ATTEMPTS: Final = 4
 """How often a request is made, at most."""
 WAIT_MOST: Final = 60.0
@@ -100,16 +104,12 @@ class Endpoint:
         self._jitter = jitter
         self._client: httpx2.AsyncClient | None = None
 
-    async def post(self, path: str, document: Mapping[str, Any]) -> Any:
+    async def post(self, path: str, make: Callable[[], Mapping[str, Any]], *, size: int = 0) -> Any:
         """Post a document, again if it is sure that nothing was answered; give the JSON of the reply.
 
-        Raises Unanswered, and what reading the key raises.
+        `make` makes the document, of about `size` characters. Raises Unanswered, and what reading the key raises.
         """
-        try:
-            # A lone surrogate, which is no character, is sent as a question mark.
-            content = json.dumps(document, ensure_ascii=False, allow_nan=False).encode(errors="replace")
-        except (TypeError, ValueError, RecursionError):
-            content = None
+        content = await apart(size, _written, make)
         if content is None:
             raise self._unanswered(_Fault("was not asked: what it was to be sent is not JSON", unpaid=True))
         attempt = 1
@@ -117,7 +117,7 @@ class Endpoint:
             key = self._key()
             answer = await self._attempt(path, content, key)
             if not isinstance(answer, _Fault):
-                return self._document(answer, key)
+                return await apart(len(answer), self._document, answer, key)
             if not answer.again or attempt == ATTEMPTS:
                 raise self._unanswered(answer)
             if answer.after is not None and answer.after > WAIT_MOST:
@@ -174,10 +174,12 @@ class Endpoint:
         headers = {} if key is None else self._authorize(key)
         try:
             async with (
-                asyncio.timeout(self._seconds),
+                asyncio.timeout(self._seconds) as bound,
                 self._opened().stream("POST", self.url + path, content=content, headers=headers) as response,
             ):
                 if response.status_code != 200:
+                    # It has answered, and owes nothing but the words, which have a bound of their own.
+                    bound.reschedule(None)
                     return await self._refusal(response, key)
                 if _is_encoded(response):
                     return _Fault(
@@ -210,12 +212,14 @@ class Endpoint:
         )
 
     def _told(self, status: int, said: str, key: str | None) -> str:
-        if status in (401, 403):
-            # Its message is not repeated: providers put part of the key into it.
-            where = f"secrets/{self.name}.key"
+        where = f"secrets/{self.name}.key"
+        # The message is not repeated: providers put part of the key into it.
+        if status == 403:
+            return f"answered 403: it refuses what was asked, or the key of {where}"
+        if status == 401:
             if key is None:
-                return f"wants a key ({status}), and there is none in {where}"
-            return f"refused the key ({status}), that of {where}"
+                return f"wants a key (401), and there is none in {where} that may be sent there"
+            return f"refused the key (401), that of {where}"
         if 300 <= status < 400:
             return f"answered {status}, which leads elsewhere and is not followed"
         kind, message = _error(said)
@@ -223,10 +227,13 @@ class Endpoint:
         # What is cut off next may end within a run of the key.
         message = "" if _shares(message[: 2 * _SAID_MOST], key) else message
         cut = message if len(message) <= _SAID_MOST else f"{message[: _SAID_MOST - 1]}…"
-        return f"answered {status}{f' ({kind})' if kind else ''}{f': {cut}' if cut else ''}"
+        hint = "; is provider_url right?" if status == 404 else ""
+        return f"answered {status}{f' ({kind})' if kind else ''}{f': {cut}' if cut else ''}{hint}"
 
     def _document(self, body: bytes, key: str | None) -> Any:
         try:
+            if body.count(b",") + body.count(b"[") + body.count(b"{") > ITEMS_MOST:
+                raise Malformed(f"it has more than {ITEMS_MOST} commas and brackets")
             text = body.decode()
             if key is not None and len(key) >= _SECRET and _unescaped(key) in _unescaped(text):
                 # A gateway that sends back what it was sent: from here it would go to the run, and into the log.
@@ -237,6 +244,15 @@ class Endpoint:
         except Malformed as error:
             fault = str(error)
         raise self.malformed(fault)
+
+
+def _written(make: Callable[[], Mapping[str, Any]]) -> bytes | None:
+    """Give a document as it is sent, None if it is not JSON."""
+    try:
+        # A lone surrogate, which is no character, is sent as a question mark.
+        return json.dumps(make(), ensure_ascii=False, allow_nan=False).encode(errors="replace")
+    except (TypeError, ValueError, RecursionError):
+        return None
 
 
 def _is_encoded(response: httpx2.Response) -> bool:
@@ -291,9 +307,16 @@ def _shares(text: str, key: str | None) -> bool:
     """Tell whether a text shares a run of characters with the key."""
     if key is None or len(key) < _SECRET:
         return False
-    # However it is written: some put it into headers of one case.
-    text, key = text.casefold(), key.casefold()
-    return any(key[start : start + _RUN] in text for start in range(len(key) - _RUN + 1))
+    # However it is written: in one case, in wide letters, with something between them.
+    return any(
+        secret[start : start + _RUN] in said
+        for said, secret in ((text.casefold(), key.casefold()), (_letters(text), _letters(key)))
+        for start in range(len(secret) - _RUN + 1)
+    )
+
+
+def _letters(text: str) -> str:
+    return "".join(filter(str.isalnum, unicodedata.normalize("NFKC", text).casefold()))
 
 
 def _unescaped(text: str) -> str:
@@ -309,6 +332,9 @@ def _unconnected(error: httpx2.TransportError) -> _Fault:
         if isinstance(cause, ssl.SSLCertVerificationError):
             # Somebody else answers in its place, or its certificate has run out: neither mends itself in seconds.
             return _Fault(f"does not prove who it is: {_printable(cause.verify_message)}", unpaid=True)
+        if isinstance(cause, ssl.SSLError):
+            # Its numbers are its own, and none of errno's.
+            return _Fault("does not speak TLS at its address: is that one of http?", unpaid=True)
     reasons = (_reason(each) for each in causes if isinstance(each, OSError) and each.errno)
     timed_out = isinstance(error, httpx2.ConnectTimeout)
     reason = "nothing answers there" if timed_out else _printable(next(reasons, "no connection was made"))

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Any, Literal
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+_AROUND = 100
+
 StopReason = Literal["end", "tool_use", "length", "refusal", "no_model"]
 """Why a reply ends: it is done, it asks for tools, the output limit cut it off, the model or its provider will not go
 on, or no model is configured."""
@@ -84,3 +86,11 @@ class Request:
     tools: Sequence[Mapping[str, Any]]
     turn: int
     max_output_tokens: int | None = None
+
+    @property
+    def size(self) -> int:
+        """About how many characters it comes to; what a message and a call have around them is some hundred."""
+        return sum(
+            len(message["content"]) + _AROUND * (1 + len(message.get("calls", ())))
+            for message in self.messages
+        )

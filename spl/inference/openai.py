@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import urlsplit
 
@@ -60,7 +61,9 @@ class OpenAiProvider:
     async def complete(self, request: Request) -> Reply:
         """Give the model's reply; raises Unanswered where there is none."""
         asked = request.model or self.default_model
-        said = await self._endpoint.post("/chat/completions", document(request, asked, self._bound))
+        said = await self._endpoint.post(
+            "/chat/completions", partial(document, request, asked, self._bound), size=request.size
+        )
         try:
             return reply(said, asked, request.turn)
         except Malformed as error:

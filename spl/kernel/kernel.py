@@ -279,6 +279,9 @@ class Kernel:
     async def finish(self, run: Run, ending: Ending) -> None:
         """Write a run's outcome, from what the kernel itself saw; its credential and its place among the live end."""
         run.shut()
+        if run.budget.close() and run.end is None and ending.clean and ending.cause is None:
+            # It left by itself, as if it were done, and did not wait for what it had asked for on another connection.
+            run.end = Outcome("failed", "The loop ended while a model call was under way.")
         self.credentials.revoke(run)
         ended_at = self._time()
 

@@ -105,6 +105,11 @@ def _checked(last: Reply, tally: Tally) -> Outcome:
     return Outcome("completed", _cut(last.text))
 
 
+def sentence(message: str) -> str:
+    """Give an error's message, which begins small and ends without a stop, as a summary's sentence."""
+    return f"{message[:1].upper()}{message[1:].removesuffix('.')}."
+
+
 def evidence(tally: Tally, *, in_process: bool) -> str:
     """Say whose word the tools' success rests on: the kernel's, if one ran there, else the worker's own."""
     return "kernel" if in_process or tally.ok_in_kernel else "worker"

@@ -5,13 +5,14 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from spl.errors import InvalidBody
-from spl.inference.broker import ID_LIMIT
+from spl.inference.broker import CALLS_MOST, ID_LIMIT
+from spl.records.canonical import canonical
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
 CONVERSATION_LIMIT = 1_000_000
-"""Characters of a whole conversation, of what its messages say."""
+"""Characters of a whole conversation, of what its messages say and ask for."""
 
 _MESSAGES_LIMIT = 20_000
 _ROLES = frozenset(("system", "user", "assistant", "tool"))
@@ -46,7 +47,7 @@ def messages(payload: Mapping[str, Any]) -> list[Json]:
             raise InvalidBody("each message has a 'content', a string")
         if role == "assistant" and not _are_calls(message.get("calls", [])):
             raise InvalidBody(
-                "an assistant's 'calls' are a list of objects with 'id', 'name' and 'arguments'"
+                f"an assistant's 'calls' are at most {CALLS_MOST} objects with 'id', 'name' and 'arguments'"
             )
         if role == "tool" and not (_is_word(message.get("call_id")) and _is_word(message.get("name"))):
             raise InvalidBody("a tool's message has a 'call_id' and a 'name', each a string")
@@ -54,12 +55,16 @@ def messages(payload: Mapping[str, Any]) -> list[Json]:
 
 
 def _are_calls(said: object) -> bool:
-    return isinstance(said, list) and all(
-        isinstance(call, dict)
-        and _is_word(call.get("id"))
-        and _is_word(call.get("name"))
-        and isinstance(call.get("arguments"), dict)
-        for call in said
+    return (
+        isinstance(said, list)
+        and len(said) <= CALLS_MOST
+        and all(
+            isinstance(call, dict)
+            and _is_word(call.get("id"))
+            and _is_word(call.get("name"))
+            and isinstance(call.get("arguments"), dict)
+            for call in said
+        )
     )
 
 
@@ -69,4 +74,6 @@ def _is_word(said: object) -> bool:
 
 def is_too_long(conversation: list[Json]) -> bool:
     """Tell whether a conversation says more than one may: the same for a loop in process, which no body bounds."""
-    return sum(len(message["content"]) for message in conversation) > CONVERSATION_LIMIT
+    said = sum(len(message["content"]) for message in conversation)
+    asked = (call["arguments"] for message in conversation for call in message.get("calls", ()))
+    return said + sum(len(canonical(arguments)) for arguments in asked) > CONVERSATION_LIMIT

@@ -28,7 +28,7 @@ from spl.kernel.chain import Chain, Entry
 from spl.kernel.names import IN_PROCESS, PLAN, REPORT, TOOL_RESULT
 from spl.kernel.observations import SHIPPED, Called, halt
 from spl.kernel.opening import mark, opening
-from spl.kernel.outcome import Outcome, Tally
+from spl.kernel.outcome import Outcome, Tally, sentence
 from spl.kernel.rules import Asked
 from spl.records.canonical import canonical
 from spl.tools.registry import TOOLS, Context, Domain
@@ -170,10 +170,10 @@ class Run:
         )
         try:
             charged = await self.broker.infer(request, budget)
-        except BudgetExhausted:
-            return {"end": self._conclude(budget.spent()).outcome}
+        except BudgetExhausted as exhausted:
+            return {"end": self._conclude(budget.spent(exhausted.needed_usd)).outcome}
         except SplError as error:
-            self._conclude(Outcome("failed", error.message))
+            self._conclude(Outcome("failed", sentence(error.message)))
             raise
         reply, body = charged.reply, bodies.turn(budget.turns + 1, charged)
         try:

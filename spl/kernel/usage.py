@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from decimal import Decimal
+from decimal import ROUND_HALF_EVEN, Decimal
 from typing import TYPE_CHECKING
+from weakref import WeakValueDictionary
 
 from spl.errors import WorkConcurrencyExceeded, WorkDailyCapExceeded, WorkDailyCountExceeded
 from spl.kernel.names import LOOP, OUTCOME
@@ -36,7 +37,8 @@ class Usage:
         self._going: Counter[str] = Counter()
         self._started: Counter[tuple[str, str]] = Counter()
         self._spent: dict[tuple[str, str], Decimal] = {}
-        self._reserved: dict[str, Decimal] = {}
+        self._reserved: dict[str, list[Decimal]] = {}
+        self._queues: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
         self._settled = asyncio.Event()
 
     async def read(self, store: Store) -> None:
@@ -82,8 +84,8 @@ class Usage:
         if tier.daily_cost_usd is not None and spent >= tier.daily_cost_usd:
             found.append(
                 WorkDailyCapExceeded(
-                    f"the runs of {actor} have cost {spent} USD today, and its tier {tier.name} allows "
-                    f"{tier.daily_cost_usd} USD a day (daily_cost_usd)",
+                    f"the runs of {actor} have cost {money(spent)} USD today, and its tier {tier.name} allows "
+                    f"{money(tier.daily_cost_usd)} USD a day (daily_cost_usd)",
                     limit_usd=float(tier.daily_cost_usd),
                     spent_usd=float(spent),
                     **_until(self._until_midnight(), tier, "daily_cost_usd"),
@@ -104,19 +106,21 @@ class Usage:
 
     def left(self, actor: str, most: Decimal) -> Decimal:
         """Give what of a day's `most` is neither spent by this actor's runs nor reserved for calls under way."""
-        return most - self.spent(actor) - self._reserved.get(actor, Decimal(0))
+        return most - self.spent(actor) - sum(self._reserved.get(actor, ()), Decimal(0))
+
+    def queue(self, actor: str) -> asyncio.Lock:
+        """Give the lock under which this actor's runs reserve, one after another as they come."""
+        return self._queues.setdefault(actor, asyncio.Lock())
 
     def reserve(self, actor: str, usd: Decimal) -> None:
         """Set aside what a model call of this actor's run can cost."""
-        if usd:
-            self._reserved[actor] = self._reserved.get(actor, Decimal(0)) + usd
+        self._reserved.setdefault(actor, []).append(usd)
 
     def settle(self, actor: str, reserved: Decimal, cost_usd: Decimal) -> None:
         """Count what a model call of this actor's run has cost, in the place of what was reserved for it."""
-        if left := self._reserved.get(actor, Decimal(0)) - reserved:
-            self._reserved[actor] = left
-        else:
-            self._reserved.pop(actor, None)
+        self._reserved[actor].remove(reserved)
+        if not self._reserved[actor]:
+            del self._reserved[actor]
         self._charge(self._today(), actor, cost_usd)
         self._settled.set()
         self._settled = asyncio.Event()
@@ -165,6 +169,11 @@ class Place:
             self._usage.ended(self._actor)
             if not started:
                 self._usage.never_started(self._day, self._actor)
+
+
+def money(usd: Decimal, rounding: str = ROUND_HALF_EVEN) -> str:
+    """Write US dollars as a person would, to a millionth."""
+    return f"{usd.quantize(Decimal('0.000001'), rounding).normalize():f}"
 
 
 def _until(seconds: int, tier: Tier, ceiling: str) -> dict[str, object]:

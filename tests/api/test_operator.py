@@ -475,6 +475,7 @@ def test_a_member_with_a_typo_stays_sandboxed_and_is_refused_by_layer_where_none
         ({"actor": names.ENGINE}, (422, "INVALID_BODY")),
         ({"actor": "did:sync:user:a/b"}, (422, "INVALID_BODY")),
         ({"model": ""}, (422, "INVALID_BODY")),
+        ({"model": "a\x7fb"}, (422, "INVALID_BODY")),
         ({"tools": ["launch_rocket"]}, (422, "INVALID_BODY")),
         ({"tools": ["bash"], "actor": MEMBER}, (422, "INVALID_BODY")),
         ({"tools": "record_note"}, (422, "INVALID_BODY")),

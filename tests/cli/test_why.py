@@ -355,3 +355,22 @@ def test_a_run_of_hundreds_of_calls_is_told_whole(spl: Spl, daemon: Daemon) -> N
         ]
     holds(daemon, thread(*bodies))
     assert ["call 400", 'calculate {"expression": "1+1"}'] in lines(spl)
+
+
+def test_what_calls_without_a_reply_have_cost_is_part_of_the_whole_and_told_apart(
+    spl: Spl, daemon: Daemon
+) -> None:
+    lost = {**OUTCOME, "spent_usd": 0.1368}
+    holds(daemon, thread(anchor(), replied("I count."), replied("On."), said("loop_outcome", **lost)))
+
+    (money,) = [said for label, said in lines(spl) if label == "US dollars"]
+
+    assert money.startswith("0.1368")
+    assert money.endswith("; 0.1168 of it for calls without a reply")
+    assert json.loads(spl("why", THREAD).stdout)["used"] | {"turns": 2} == {
+        "turns": 2,
+        "input_tokens": 60,
+        "output_tokens": 14,
+        "cost_usd": 0.1368,
+        "lost_usd": 0.1168,
+    }

@@ -161,7 +161,8 @@ def test_a_provider_that_gives_the_key_back_puts_it_nowhere_and_none_that_it_lea
                 row = finished(daemon, goal)
                 threads.append(row["thread"])
                 assert (row["outcome"], row["turns"]) == ("failed", 0), goal
-                summaries.setdefault(goal, set()).add(row["summary"])
+                assert row["summary"].startswith("The provider ")
+                summaries.setdefault(goal, set()).add(f"t{row['summary'][1:].removesuffix('.')}")
                 with pytest.raises(ProviderFailed) as failed:
                     daemon.request("POST", "/v1/provider/check", {})
                 summaries[goal].add(failed.value.message)
@@ -177,7 +178,7 @@ def test_a_provider_that_gives_the_key_back_puts_it_nowhere_and_none_that_it_lea
     said = {
         "400": "answered 400 (invalid_request_error)",
         "401": refused.format(401, name),
-        "403": refused.format(403, name),
+        "403": f"answered 403: it refuses what was asked, or the key of secrets/{name}.key",
         "500": "answered 500 (invalid_request_error)",
         "error of that name": "answered 422: no",
         **dict.fromkeys(("text", "arguments", "tool", "model"), held),
@@ -218,7 +219,7 @@ def test_a_key_is_read_for_each_call_and_from_its_file_alone(
         file.chmod(0o640)
         row = finished(daemon, GOAL)
         assert row["outcome"] == "failed"
-        assert "the key file 'secrets/openai.key' of the home is refused: its mode 0640" in row["summary"]
+        assert "The key file 'secrets/openai.key' of the home is refused: its mode 0640" in row["summary"]
         file.unlink()
         assert len(relay.exchanges) == 2
         assert finished(daemon, GOAL)["outcome"] == "completed"

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+from contextlib import nullcontext
 from decimal import Decimal
 from typing import TYPE_CHECKING
 
 from spl.inference.scale import Scale
 
 if TYPE_CHECKING:
+    from contextlib import AbstractAsyncContextManager
+
     from spl.inference.model import Usage
 
 
@@ -33,6 +36,10 @@ class Purse:
         """How much is left."""
         spent = sum((cost for _, cost, _ in self.settled), Decimal(0))
         return None if self._usd is None else self._usd - self.held - spent
+
+    def queue(self) -> AbstractAsyncContextManager[object]:
+        """Wait for nobody."""
+        return nullcontext()
 
     def reserve(self, usd: Decimal) -> None:
         """Put down what is reserved."""

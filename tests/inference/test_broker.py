@@ -111,16 +111,26 @@ def test_a_model_without_a_price_is_refused_to_a_run_with_a_ceiling_only() -> No
         infer(provider, "1", model="unpriced")
     assert provider.asked == []
     assert infer(provider, None, model="unpriced").cost_usd == 0
-    assert 'prices."unpriced" = { input = 0.0, output = 0.0 }' in str(raised.value.fields["remedy"])
+    assert raised.value.fields["line"] == 'prices."unpriced" = { input = 0, output = 0 }'
+    assert str(raised.value.fields["line"]) in str(raised.value.fields["remedy"])
 
 
 @pytest.mark.parametrize("model", ["m", 'with "quotes" and \\', "ελληνικά", "a]b = 1 #"])
 def test_the_line_that_a_refusal_tells_gives_the_model_its_price(model: str) -> None:
-    refusal = Broker(PaidProvider()).unpriced(f"{model}-x")
+    refusal = Broker(PaidProvider(url="http://127.0.0.1:1/v1")).unpriced(f"{model}-x")
 
     assert refusal is not None
-    line = str(refusal.fields["remedy"]).split(", as ", 1)[1].split(", and start", 1)[0]
-    assert tomllib.loads(line) == {"prices": {f"{model}-x": {"input": 0.0, "output": 0.0}}}
+    assert tomllib.loads(str(refusal.fields["line"])) == {"prices": {f"{model}-x": {"input": 0, "output": 0}}}
+
+
+def test_where_somebody_is_paid_for_a_model_the_line_is_one_to_be_completed() -> None:
+    refusal = Broker(PaidProvider(url="https://models.example/v1")).unpriced("x")
+
+    assert refusal is not None
+    assert refusal.fields["line"] == 'prices."x" = { input = USD, output = USD }'
+    # Copied as it is, it would take every ceiling away.
+    with pytest.raises(tomllib.TOMLDecodeError):
+        tomllib.loads(str(refusal.fields["line"]))
 
 
 @pytest.mark.claim("B2")
@@ -200,6 +210,26 @@ def test_a_provider_that_keeps_to_its_bounds_cannot_pass_the_ceiling(
         asyncio.run(go_on())
     assert sum(cost for _, cost, _ in purse.settled) <= left
     assert all(cost <= reserved for reserved, cost, _ in purse.settled)
+
+
+@pytest.mark.claim("B2")
+def test_input_that_costs_more_from_the_cache_is_reserved_at_that() -> None:
+    purse = Purse("0.001")
+    dear: dict[str, Price] = {"m": Flat(Decimal(0), Decimal(0), Decimal(5))}
+
+    with pytest.raises(BudgetExhausted):
+        infer(PaidProvider(), purse=purse, prices=dear)
+    purse = Purse("1")
+    infer(PaidProvider(reply_with(usage=Usage(1000, 0, 1000))), purse=purse, prices=dear)
+    assert purse.settled[0][1] == Decimal("0.005") <= purse.reserved[0]
+
+
+def test_a_call_that_is_not_paid_for_says_what_it_needs() -> None:
+    with pytest.raises(BudgetExhausted) as raised:
+        infer(PaidProvider(), "0.003")
+
+    needed = str(raised.value.needed_usd)
+    assert infer(PaidProvider(), needed).cost_usd == Decimal("0.006")
 
 
 @pytest.mark.claim("B2")

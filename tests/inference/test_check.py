@@ -67,14 +67,22 @@ def test_a_check_tells_who_answered_what_it_took_and_what_it_costs() -> None:
     [(), (replace(READY, name="other"),), (replace(READY, malformed="{"),), (READY, replace(READY, id="2"))],
 )
 def test_a_model_that_does_not_call_the_tool_is_told_from_one_that_does(calls: tuple[Call, ...]) -> None:
-    assert checked(replace(REPLY, calls=calls))["calls_tools"] is False
+    said = checked(replace(REPLY, calls=calls))
+
+    assert said["calls_tools"] is False
+    assert said["remarks"] == ["it did not call the tool: a run that needs tools will do nothing with it"]
+
+
+def test_a_provider_without_a_model_fails_its_check() -> None:
+    with pytest.raises(ProviderFailed, match="has no model to ask"):
+        checked(Reply("None.", (), "no_model", Usage(), "echo"))
 
 
 def test_a_model_without_a_price_is_checked_all_the_same_and_the_line_to_write_is_told() -> None:
     said = checked(model="local")
 
     assert (said["cost_usd"], said["usd_per_million"]) == (None, None)
-    assert 'prices."local" = { input = 0.0, output = 0.0 }' in said["remedy"]
+    assert 'prices."local" = { input = USD, output = USD }' in said["remarks"][0]
 
 
 def test_a_provider_that_gives_no_reply_fails_its_check() -> None:

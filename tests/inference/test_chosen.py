@@ -8,6 +8,7 @@ import pytest
 
 from spl.errors import SettingsInvalid
 from spl.inference.chosen import URLS, chosen
+from spl.inference.model import Unanswered
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -42,9 +43,12 @@ def test_a_setting_that_names_no_provider_is_refused(setting: str) -> None:
 
 
 def test_without_a_setting_it_is_the_provider_whose_key_is_there() -> None:
-    assert provider(None).name == "echo"
+    assert provider(None, model=None).name == "echo"
     assert provider(None, anthropic="sk-1").name == "anthropic"
     assert provider(None, openai="sk-1").name == "openai"
+    for given in ({"model": "m"}, {"url": LOCAL, "model": None}):
+        with pytest.raises(SettingsInvalid, match="is set, but no provider, and there is no key"):
+            provider(None, **given)
     with pytest.raises(SettingsInvalid, match="keys of anthropic and openai in secrets/"):
         provider(None, anthropic="sk-1", openai="sk-2")
 
@@ -112,3 +116,20 @@ def test_no_key_goes_out_in_the_clear(url: str, is_private: bool, monkeypatch: p
     chosen("openai", url=url, model="m", key=keys.get, seconds=1)
     keys["openai"] = "sk-1"
     assert readers[0]() is None
+
+
+@pytest.mark.claim("B4")
+def test_a_provider_at_its_own_address_is_not_asked_once_its_key_is_gone(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    readers: list[Callable[[], str | None]] = []
+    monkeypatch.setattr("spl.inference.openai.OpenAiProvider", lambda _, __, key, **___: readers.append(key))
+    keys = {"openai": "sk-1"}
+    chosen("openai", url=None, model="m", key=keys.get, seconds=1)
+    assert readers[0]() == "sk-1"
+
+    del keys["openai"]
+
+    with pytest.raises(Unanswered, match=r"was not asked: secrets/openai\.key is gone") as raised:
+        readers[0]()
+    assert raised.value.unpaid

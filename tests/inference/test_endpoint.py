@@ -16,7 +16,7 @@ import pytest
 
 from spl import __version__
 from spl.errors import HomeUnsafe
-from spl.inference.endpoint import ATTEMPTS, REPLY_MOST, WAIT_MOST, Endpoint
+from spl.inference.endpoint import ATTEMPTS, ITEMS_MOST, REPLY_MOST, WAIT_MOST, Endpoint
 from spl.inference.model import Unanswered
 from tests.inference.served import Served, answer, serving
 
@@ -53,7 +53,7 @@ class Client:
 
     async def post(self, document: dict[str, Any] | None = None) -> Any:
         try:
-            return await self.endpoint.post("/path", {"a": 1} if document is None else document)
+            return await self.endpoint.post("/path", lambda: {"a": 1} if document is None else document)
         finally:
             await self.endpoint.close()
 
@@ -104,8 +104,8 @@ def test_a_connection_serves_the_next_request_and_no_cookie_is_kept() -> None:
     async def post() -> None:
         async with serving(answer({}, set_cookie="a=b; Path=/"), OK) as served:
             endpoint = Client(served.url).endpoint
-            await endpoint.post("/", {})
-            await endpoint.post("/", {})
+            await endpoint.post("/", dict)
+            await endpoint.post("/", dict)
             await endpoint.close()
             assert served.connections == 1
             assert "cookie" not in served.seen[1].headers
@@ -152,7 +152,8 @@ def test_after_the_last_attempt_it_is_told_what_was_answered_and_that_nothing_is
 def test_what_will_not_pass_is_asked_once_and_owes_nothing(status: int) -> None:
     error, client, served = refused(answer("", status))
 
-    assert (error.message, error.unpaid) == (f"the provider 'some' answered {status}", True)
+    hint = "; is provider_url right?" if status == 404 else ""
+    assert (error.message, error.unpaid) == (f"the provider 'some' answered {status}{hint}", True)
     assert (len(served.seen), client.waited) == (1, [])
 
 
@@ -299,6 +300,29 @@ def test_a_reply_that_cannot_be_read_may_be_owed_and_is_not_asked_for_again(act:
     assert (len(served.seen), client.waited) == (1, [])
 
 
+def test_a_reply_of_too_many_small_things_is_not_taken_apart() -> None:
+    error, _, _ = refused(answer({"said": [0] * ITEMS_MOST}))
+
+    assert error.message == (
+        f"the provider 'some' gave a malformed reply: it has more than {ITEMS_MOST} commas and brackets"
+    )
+    assert not error.unpaid
+
+
+def test_an_address_of_http_that_is_asked_for_tls_is_told_as_that() -> None:
+    async def post() -> Unanswered:
+        async with serving() as served:
+            client = Client(served.url.replace("http:", "https:"))
+            with pytest.raises(Unanswered) as raised:
+                await client.post()
+            assert client.waited == []
+            return raised.value
+
+    error = asyncio.run(post())
+    assert error.message == "the provider 'some' does not speak TLS at its address: is that one of http?"
+    assert error.unpaid
+
+
 def test_a_success_of_another_kind_may_be_owed() -> None:
     error, _, _ = refused(answer("", 202))
 
@@ -329,7 +353,7 @@ def test_a_run_that_is_stopped_closes_its_connection_at_once() -> None:
 
         async with serving(wait) as served:
             endpoint = Client(served.url).endpoint
-            post = asyncio.create_task(endpoint.post("/", {}))
+            post = asyncio.create_task(endpoint.post("/", dict))
             await served.came.wait()
             post.cancel()
             with pytest.raises(asyncio.CancelledError):
@@ -381,13 +405,21 @@ def test_an_error_whose_words_are_squeezed_or_lost_is_told_by_its_status() -> No
 
 
 @pytest.mark.claim("B4")
-@pytest.mark.parametrize("status", [401, 403])
-def test_of_a_refused_key_it_is_told_where_it_is_and_nothing_the_provider_says(status: int) -> None:
+@pytest.mark.parametrize(
+    ("status", "said"),
+    [
+        (401, "refused the key (401), that of secrets/some.key"),
+        (403, "answered 403: it refuses what was asked, or the key of secrets/some.key"),
+    ],
+)
+def test_of_a_refused_key_it_is_told_where_it_is_and_nothing_the_provider_says(
+    status: int, said: str
+) -> None:
     body = {"error": {"message": f"Incorrect key: {KEY[:6]}***{KEY[-4:]}", "code": "invalid_api_key"}}
 
     error, _, served = refused(answer(body, status))
 
-    assert error.message == f"the provider 'some' refused the key ({status}), that of secrets/some.key"
+    assert error.message == f"the provider 'some' {said}"
     assert error.unpaid
     assert len(served.seen) == 1
 
@@ -395,7 +427,9 @@ def test_of_a_refused_key_it_is_told_where_it_is_and_nothing_the_provider_says(s
 def test_where_a_key_is_wanted_and_there_is_none_it_is_told_where_it_belongs() -> None:
     error, _, served = refused(answer("", 401), key=None)
 
-    assert error.message == "the provider 'some' wants a key (401), and there is none in secrets/some.key"
+    assert error.message == (
+        "the provider 'some' wants a key (401), and there is none in secrets/some.key that may be sent there"
+    )
     assert "x-api-key" not in served.seen[0].headers
 
 
@@ -568,7 +602,7 @@ def test_whatever_bytes_come_back_end_in_json_or_in_a_sentence() -> None:
                 # Closed after it, so that a length that grew is cut off and not waited for.
                 served.acts[:] = [_closing(bytes(sent))] * ATTEMPTS
                 try:
-                    await client.endpoint.post("/", {})
+                    await client.endpoint.post("/", dict)
                     ends.append("JSON")
                 except Unanswered as error:
                     ends.append(error.message)

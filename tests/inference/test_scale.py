@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import unicodedata
 from typing import Any
 
 import pytest
@@ -33,6 +34,16 @@ def test_a_first_request_is_weighed_at_no_less_than_its_bytes(text: str) -> None
     most = Scale().most(asked(SYSTEM, message))
 
     assert most >= UNSEEN + len(text.encode("utf-8", "surrogatepass")) + said(SYSTEM)
+
+
+@pytest.mark.claim("B2")
+def test_a_character_that_some_tokenizers_first_make_many_of_is_weighed_at_those() -> None:
+    ligature = "\ufdfa"
+    assert len(unicodedata.normalize("NFKC", ligature).encode()) == 33
+
+    most = Scale().most(asked({"role": "user", "content": ligature * 3000}))
+
+    assert most >= 3000 * 33
 
 
 def test_what_a_provider_has_counted_is_taken_for_what_it_is_and_only_the_rest_by_its_bytes() -> None:

@@ -34,6 +34,7 @@ if TYPE_CHECKING:
 
     from spl.inference.model import Request
     from spl.kernel.runs import Run
+    from tests.kernel.instance import Replies
 
 CLEAN = Ending(clean=True)
 
@@ -119,7 +120,11 @@ def test_runs_of_one_actor_go_on_side_by_side_where_their_model_costs_nothing(tm
     ("ceiling", "kind", "whole"),
     [
         ({"default_budget_usd": 0.05}, "usd", "the run's budget of 0.05 USD (budget_usd)"),
-        ({"daily_cost_usd": 0.05}, "usd", "the run's budget of 0.05 USD (budget_usd)"),
+        (
+            {"daily_cost_usd": 0.05},
+            "usd",
+            f"the 0.05 USD a day that its tier allows to {MEMBER} (daily_cost_usd)",
+        ),
         ({"token_budget": 300}, "tokens", "the run's 300 tokens (token_budget)"),
     ],
 )
@@ -158,11 +163,128 @@ def test_what_is_left_and_does_not_pay_for_a_call_is_told(tmp_path: Path) -> Non
         assert await turn(run) == {"end": "budget_exhausted"}
         assert run.end is not None
         assert run.end.summary == (
-            "The 0.001 USD left of the run's budget of 0.25 USD (budget_usd) may not pay for another model call."
+            "The 0.001 USD left of the run's budget of 0.25 USD (budget_usd) may not pay for another model call, "
+            "which can cost 0.0016 USD."
         )
 
     reply = {**says("on"), "usage": {"output_tokens": 2490}}
     at_the_doors(tmp_path, provider=Priced(replies_of(tmp_path, reply)), talk=talk)
+
+
+def test_a_budget_that_pays_for_no_call_at_all_says_what_one_can_cost(tmp_path: Path) -> None:
+    async def talk(here: Instance, run: Run) -> None:
+        assert await turn(run) == {"end": "budget_exhausted"}
+        assert run.end is not None
+        assert run.end.summary == (
+            "The 0.0001 USD left of the run's budget of 0.0001 USD (budget_usd) may not pay for a model call, "
+            "which can cost 0.0016 USD."
+        )
+
+    at_the_doors(
+        tmp_path,
+        provider=Priced(replies_of(tmp_path, NOTE)),
+        talk=talk,
+        asked={"budget_usd": Decimal("0.0001")},
+    )
+
+
+class Endless(Priced):
+    """A priced script that never answers; `asked` is set once it has been."""
+
+    def __init__(self, replies: Replies) -> None:
+        super().__init__(replies)
+        self.asked = asyncio.Event()
+
+    async def complete(self, request: Request) -> Reply:
+        self.asked.set()
+        await asyncio.Event().wait()
+        raise AssertionError
+
+
+@pytest.mark.claim("B2")
+@pytest.mark.parametrize(
+    ("ending", "outcome"),
+    [
+        (Ending(clean=False, cause="stop"), "cancelled"),
+        (Ending(clean=False, cause="wall_clock"), "budget_exhausted"),
+        (Ending(clean=False, exit={"signal": 9}), "failed"),
+        (CLEAN, "failed"),
+    ],
+    ids=["stopped", "wall clock", "killed", "left by itself"],
+)
+def test_a_run_that_ends_in_the_middle_of_a_call_has_cost_what_was_reserved_also_after_a_restart(
+    tmp_path: Path, ending: Ending, outcome: str
+) -> None:
+    provider = Endless(replies_of(tmp_path, NOTE))
+
+    async def talk() -> None:
+        async with instance(tmp_path, provider=provider) as here:
+            run = await here.open()
+            call = asyncio.create_task(turn(run))
+            await provider.asked.wait()
+            if ending.cause == "stop":
+                run.stop(OPERATOR)
+            await here.kernel.finish(run, ending)
+            (told,) = await here.bodies(run.terms.thread, names.OUTCOME)
+            assert (told["outcome"], told["success"], told["spent_usd"]) == (outcome, False, 0.25)
+            if ending is CLEAN:
+                assert told["summary"] == "The loop ended while a model call was under way."
+            await asyncio.gather(call, return_exceptions=True)
+            # Whatever comes of the call after that changes nothing, and nothing stays reserved.
+            assert run.budget.spent_usd == Decimal("0.25") == here.kernel.usage.spent(MEMBER)
+            assert here.kernel.usage.left(MEMBER, Decimal("0.5")) == Decimal("0.25")
+        async with instance(tmp_path) as again:
+            assert again.kernel.usage.spent(MEMBER) == Decimal("0.25")
+
+    asyncio.run(talk())
+
+
+@pytest.mark.claim("B2")
+def test_a_run_short_of_its_own_budget_waits_for_nobody(tmp_path: Path) -> None:
+    provider = Endless(replies_of(tmp_path, NOTE))
+
+    async def talk() -> None:
+        async with instance(tmp_path, provider=provider) as here:
+            await here.tier("trial", daily_cost_usd=100)
+            other = asyncio.create_task(turn(await here.open()))
+            await provider.asked.wait()
+            here.kernel.broker.provider = Priced(replies_of(tmp_path, NOTE))
+            assert "reply" in await turn(await here.open())
+            other.cancel()
+            await asyncio.gather(other, return_exceptions=True)
+
+    asyncio.run(talk())
+
+
+@pytest.mark.claim("B2")
+def test_of_runs_that_wait_for_money_none_is_passed_over(tmp_path: Path) -> None:
+    provider = Half(replies_of(tmp_path, says("on")))
+
+    async def talk() -> None:
+        async with instance(tmp_path, provider=provider) as here:
+            await here.tier("trial", daily_cost_usd=1, default_budget_usd=1)
+            first, big, small = await here.open(), await here.open(), await here.open()
+            small.terms = small.budget.terms = replace(
+                small.terms, ceilings=replace(small.terms.ceilings, token_budget=100)
+            )
+            order: list[Run] = []
+
+            async def go(run: Run) -> None:
+                await turn(run)
+                order.append(run)
+
+            calls = []
+            for run in (first, big, small):
+                calls.append(asyncio.create_task(go(run)))
+                await asyncio.sleep(0)
+            await provider.asked.wait()
+            # There is money for the small one, and the big one came before it.
+            assert here.kernel.usage.left(MEMBER, Decimal(1)) == Decimal("0.1808")
+            provider.released.set()
+            await asyncio.gather(*calls)
+            assert order == [first, big, small]
+
+    asyncio.run(talk())
 
 
 @pytest.mark.claim("B2")

@@ -74,6 +74,8 @@ def test_each_run_has_a_mark_of_its_own_that_its_model_is_told(tmp_path: Path) -
     at_the_doors(tmp_path, talk=talk)
 
 
+CALL = {"id": "c1", "name": "record_note", "arguments": {}}
+SAID = {"role": "assistant", "content": "On it."}
 USER = {"role": "user", "content": "x"}
 
 
@@ -91,6 +93,14 @@ USER = {"role": "user", "content": "x"}
         ("infer", {"messages": [{"role": "user"}]}, InvalidBody),
         ("infer", {"messages": [{"role": "user", "content": None}]}, InvalidBody),
         ("infer", {"messages": [USER], "model": "other"}, InvalidBody),
+        ("infer", {"messages": [{**SAID, "calls": {}}]}, InvalidBody),
+        ("infer", {"messages": [{**SAID, "calls": ["x"]}]}, InvalidBody),
+        ("infer", {"messages": [{**SAID, "calls": [{**CALL, "id": 1}]}]}, InvalidBody),
+        ("infer", {"messages": [{**SAID, "calls": [{**CALL, "name": ""}]}]}, InvalidBody),
+        ("infer", {"messages": [{**SAID, "calls": [{**CALL, "arguments": "{}"}]}]}, InvalidBody),
+        ("infer", {"messages": [{**SAID, "calls": [CALL] * 129}]}, InvalidBody),
+        ("infer", {"messages": [{"role": "tool", "content": "x", "name": "y"}]}, InvalidBody),
+        ("infer", {"messages": [{"role": "tool", "content": "x", "call_id": "c1", "name": 1}]}, InvalidBody),
         ("propose", {}, InvalidBody),
         ("propose", {"call_id": 1}, InvalidBody),
         ("propose", {"call_id": ["c1"]}, InvalidBody),
@@ -207,7 +217,7 @@ def test_a_provider_that_fails_ends_the_run_as_failed(tmp_path: Path) -> None:
         await here.kernel.finish(run, CLEAN)
         (outcome,) = await here.bodies(run.terms.thread, names.OUTCOME)
         assert (outcome["outcome"], outcome["turns"]) == ("failed", 0)
-        assert "out of order" in outcome["summary"]
+        assert outcome["summary"] == "Out of order."
 
     at_the_doors(tmp_path, {"fail": "out of order"}, talk=talk)
 
@@ -305,6 +315,15 @@ def test_a_conversation_longer_than_may_be_ends_the_run_with_the_number_and_asks
         assert "more than 1000000 characters" in outcome["summary"]
 
     at_the_doors(tmp_path, provider=provider, talk=talk, asked={"actor": actor})
+
+
+def test_what_a_conversation_asks_for_counts_among_what_it_says(tmp_path: Path) -> None:
+    async def talk(here: Instance, run: Run) -> None:
+        long = {**SAID, "calls": [{**CALL, "arguments": {"text": "x" * 500_000}}]}
+        assert "reply" in await run.door("infer", {"messages": [USER, long]})
+        assert await run.door("infer", {"messages": [USER, long, long]}) == {"end": "failed"}
+
+    at_the_doors(tmp_path, says("on"), says("on"), talk=talk)
 
 
 # --- shut ---
