@@ -310,13 +310,21 @@ def test_a_reply_of_too_many_small_things_is_not_taken_apart() -> None:
 
 
 def test_an_address_of_http_that_is_asked_for_tls_is_told_as_that() -> None:
+    async def bewildered(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.read(1)
+        writer.write(answer("", 400))
+        writer.close()
+
     async def post() -> Unanswered:
-        async with serving() as served:
-            client = Client(served.url.replace("http:", "https:"))
-            with pytest.raises(Unanswered) as raised:
-                await client.post()
-            assert client.waited == []
-            return raised.value
+        server = await asyncio.start_server(bewildered, "127.0.0.1", 0)
+        host, port = server.sockets[0].getsockname()
+        client = Client(f"https://{host}:{port}")
+        with pytest.raises(Unanswered) as raised:
+            await client.post()
+        server.close()
+        await server.wait_closed()
+        assert client.waited == []
+        return raised.value
 
     error = asyncio.run(post())
     assert error.message == "the provider 'some' does not speak TLS at its address: is that one of http?"
