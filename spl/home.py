@@ -7,6 +7,7 @@ paths below it are as good as descriptors.
 from __future__ import annotations
 
 import contextlib
+import errno
 import fcntl
 import hashlib
 import os
@@ -191,16 +192,19 @@ class Home:
         Raises HomeUnsafe if its file or the folder is a symlink, someone else's or open to others, and SettingsInvalid
         for what can be no key: a key is one word of visible ASCII.
         """
-        path = self.secrets / f"{provider}.key"
-        # Not the whole path: a member's run may end with this.
+        # Not their whole paths: a member's run may end with this.
         what = f"the key file 'secrets/{provider}.key' of the home"
-        if os.path.lexists(self.secrets):
-            folder = _open_folder(self.secrets)
-            try:
-                _check_folder(folder, Path("secrets"))
-            finally:
-                os.close(folder)
-        key = _read_secret(path, what)
+        try:
+            folder = os.open(self.secrets, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+        except FileNotFoundError:
+            return None
+        except OSError:
+            raise HomeUnsafe("'secrets' of the home is refused: it is a symlink or no folder") from None
+        try:
+            _check_folder(folder, Path("secrets"))
+            key = _read_secret(f"{provider}.key", what, at=folder)
+        finally:
+            os.close(folder)
         # It becomes a header's value: with a line's end in it, it would become more than that.
         if key is not None and (len(key) >= _MAX_SECRET or not _KEY.fullmatch(key)):
             raise SettingsInvalid(
@@ -268,15 +272,16 @@ def running_pid(home: Home) -> int | None:
         os.close(descriptor)
 
 
-def _read_secret(path: Path, what: str) -> str | None:
-    """Give what a file says that must be its owner's alone, None if there is no such file."""
+def _read_secret(path: str | Path, what: str, *, at: int | None = None) -> str | None:
+    """Give what a file says that must be its owner's alone, None if there is no such file; `at` is its open folder."""
     try:
         # Not blocking, for what should be a file and is a FIFO.
-        descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+        descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=at)
     except FileNotFoundError:
         return None
     except OSError as error:
-        reason = "it is a symlink" if path.is_symlink() else error.strerror
+        # What O_NOFOLLOW says of a symlink (open(2)).
+        reason = "it is a symlink" if error.errno == errno.ELOOP else error.strerror
         raise HomeUnsafe(f"{what} is refused: {reason}") from None
     try:
         status = os.fstat(descriptor)

@@ -432,6 +432,15 @@ def test_a_key_open_to_others_is_refused(home: Home, key: Path, mode: int) -> No
 
 
 @pytest.mark.claim("B4")
+def test_a_folder_of_keys_that_is_a_symlink_is_refused_without_its_path(home: Home, key: Path) -> None:
+    home.secrets.rename(home.path / "elsewhere")
+    home.secrets.symlink_to(home.path / "elsewhere")
+    with pytest.raises(HomeUnsafe, match="'secrets' of the home is refused: it is a symlink") as raised:
+        home.read_key("openai")
+    assert str(home.path) not in raised.value.message
+
+
+@pytest.mark.claim("B4")
 def test_a_folder_of_keys_open_to_others_is_refused(home: Home, key: Path) -> None:
     home.secrets.chmod(0o750)
     with pytest.raises(HomeUnsafe, match="'secrets' is refused: its mode is 0750"):

@@ -11,7 +11,7 @@ from spl.cli.output import print_document
 from spl.client import Client
 
 _SECONDS: Final = 3700.0
-"""Longer than any `provider_seconds` and the tries after it."""
+"""Longer than one try may take by any `provider_seconds`; one that is tried again for longer is not waited for."""
 
 
 @click.group()

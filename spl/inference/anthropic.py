@@ -60,12 +60,12 @@ class AnthropicProvider:
     async def complete(self, request: Request) -> Reply:
         """Give the model's reply; raises Unanswered where there is none."""
         asked = request.model or self.default_model
-        said = await self._endpoint.post("/v1/messages", partial(document, request, asked), size=request.size)
-        try:
-            return reply(said, asked, request.turn)
-        except Malformed as error:
-            fault = str(error)
-        raise self._endpoint.malformed(fault)
+        return await self._endpoint.post(
+            "/v1/messages",
+            partial(document, request, asked),
+            partial(reply, asked=asked, turn=request.turn),
+            size=request.size,
+        )
 
     def price(self, model: str) -> Price | None:
         """Give what the model costs by the list, None if it does not have it."""

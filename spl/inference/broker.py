@@ -7,6 +7,7 @@ calls are under way, and a reply that is lost on its way is counted as the most 
 from __future__ import annotations
 
 import json
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from decimal import Decimal
 from typing import TYPE_CHECKING, Literal, Protocol, get_args
@@ -184,7 +185,8 @@ class Broker:
             raise self.unpriced(model) or AssertionError(model)
         price = price or FREE
         request = replace(request, model=model)
-        async with account.queue():
+        # What costs nothing waits for nobody's money.
+        async with nullcontext() if _is_free(price) else account.queue():
             allowance = await self._allowance(request, price, account)
             account.reserve(allowance.cost_usd)
         return await self._settled(
@@ -193,7 +195,7 @@ class Broker:
 
     async def _allowance(self, request: Request, price: Price, account: Account) -> _Allowance:
         """Give what a call may take: nothing is awaited between its being reckoned and its being reserved."""
-        is_free = not (price.cost(Usage(_UNIT, _UNIT)) or price.cost(Usage(_UNIT, _UNIT, _UNIT)))
+        is_free = _is_free(price)
         most_input = 0 if is_free else await apart(request.size, account.scale.most, request)
         # What comes from a cache is nearly always cheaper.
         of_input = max(price.cost(Usage(most_input, 0)), price.cost(Usage(most_input, 0, most_input)))
@@ -252,6 +254,10 @@ class Broker:
         return Charged(reply, cost, allowance.bound)
 
 
+def _is_free(price: Price) -> bool:
+    return not (price.cost(Usage(_UNIT, _UNIT)) or price.cost(Usage(_UNIT, _UNIT, _UNIT)))
+
+
 def _whole(left: Decimal, each: Decimal) -> int:
     return int(left / each) if left > 0 and each else 0
 
@@ -271,7 +277,7 @@ def reply_fault(reply: Reply) -> str | None:
     if len(reply.calls) > CALLS_MOST:
         return f"it has more than {CALLS_MOST} calls"
     ids = [call.id for call in reply.calls]
-    if not all(_is_name(call.id) and _is_name(call.name) for call in reply.calls):
+    if not all(is_word(call.id) and is_word(call.name) for call in reply.calls):
         return f"a call's id or name is not a string of 1 to {ID_LIMIT} characters"
     if len(set(ids)) < len(ids):
         return "two calls have the same id"
@@ -289,7 +295,8 @@ def reply_fault(reply: Reply) -> str | None:
     return None
 
 
-def _is_name(value: object) -> bool:
+def is_word(value: object) -> bool:
+    """Tell whether a value can be a call's id, or the name of its tool."""
     return isinstance(value, str) and 0 < len(value) <= ID_LIMIT
 
 

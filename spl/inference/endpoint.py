@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from datetime import UTC
 from email.utils import parsedate_to_datetime
 from http.cookiejar import CookieJar, DefaultCookiePolicy
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import httpx2
 
@@ -38,6 +38,8 @@ ATTEMPTS: Final = 4
 """How often a request is made, at most."""
 WAIT_MOST: Final = 60.0
 """Seconds that a provider may ask to be left alone for between two attempts."""
+
+_T = TypeVar("_T")
 
 _AGAIN = frozenset((408, 409, 429, 500, 502, 503, 504, 529))
 _ERROR_MOST = 64 * 1024
@@ -104,10 +106,13 @@ class Endpoint:
         self._jitter = jitter
         self._client: httpx2.AsyncClient | None = None
 
-    async def post(self, path: str, make: Callable[[], Mapping[str, Any]], *, size: int = 0) -> Any:
-        """Post a document, again if it is sure that nothing was answered; give the JSON of the reply.
+    async def post(
+        self, path: str, make: Callable[[], Mapping[str, Any]], read: Callable[[Any], _T], *, size: int = 0
+    ) -> _T:
+        """Post a document, again if it is sure that nothing was answered; give what is read of the reply's JSON.
 
-        `make` makes the document, of about `size` characters. Raises Unanswered, and what reading the key raises.
+        `make` makes the document, of about `size` characters; `read` raises Malformed. Raises Unanswered, and what
+        reading the key raises.
         """
         content = await apart(size, _written, make)
         if content is None:
@@ -117,7 +122,7 @@ class Endpoint:
             key = self._key()
             answer = await self._attempt(path, content, key)
             if not isinstance(answer, _Fault):
-                return await apart(len(answer), self._document, answer, key)
+                return await apart(len(answer), self._document, answer, key, read)
             if not answer.again or attempt == ATTEMPTS:
                 raise self._unanswered(answer)
             if answer.after is not None and answer.after > WAIT_MOST:
@@ -125,10 +130,6 @@ class Endpoint:
                 raise self._unanswered(_Fault(why, unpaid=True))
             await self._sleep(self._backoff(attempt) if answer.after is None else answer.after)
             attempt += 1
-
-    def malformed(self, fault: str) -> Unanswered:
-        """Give the error of a reply that cannot be used, for this fault, and may have been paid for."""
-        return self._unanswered(_Fault(f"gave a malformed reply: {fault}", unpaid=False))
 
     async def close(self) -> None:
         """Close its connections."""
@@ -230,7 +231,7 @@ class Endpoint:
         hint = "; is provider_url right?" if status == 404 else ""
         return f"answered {status}{f' ({kind})' if kind else ''}{f': {cut}' if cut else ''}{hint}"
 
-    def _document(self, body: bytes, key: str | None) -> Any:
+    def _document(self, body: bytes, key: str | None, read: Callable[[Any], _T]) -> _T:
         try:
             if body.count(b",") + body.count(b"[") + body.count(b"{") > ITEMS_MOST:
                 raise Malformed(f"it has more than {ITEMS_MOST} commas and brackets")
@@ -238,12 +239,12 @@ class Endpoint:
             if key is not None and len(key) >= _SECRET and _unescaped(key) in _unescaped(text):
                 # A gateway that sends back what it was sent: from here it would go to the run, and into the log.
                 raise Malformed("it holds the key")
-            return strict(text)
+            return read(strict(text))
         except UnicodeDecodeError:
             fault = "it is not JSON"
         except Malformed as error:
             fault = str(error)
-        raise self.malformed(fault)
+        raise self._unanswered(_Fault(f"gave a malformed reply: {fault}", unpaid=False))
 
 
 def _written(make: Callable[[], Mapping[str, Any]]) -> bytes | None:

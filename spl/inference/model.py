@@ -8,8 +8,6 @@ from typing import TYPE_CHECKING, Any, Literal
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-_AROUND = 100
-
 StopReason = Literal["end", "tool_use", "length", "refusal", "no_model"]
 """Why a reply ends: it is done, it asks for tools, the output limit cut it off, the model or its provider will not go
 on, or no model is configured."""
@@ -78,7 +76,8 @@ class Request:
     """One model call of a run.
 
     `messages` and `tools` are in the loop's neutral form. `turn` counts from 0. Without a `model` the
-    provider's default is taken; without `max_output_tokens` the provider's own bound holds.
+    provider's default is taken; without `max_output_tokens` the provider's own bound holds. `size` is about how many
+    characters it comes to: what is long is worked on beside the event loop.
     """
 
     model: str | None
@@ -86,11 +85,4 @@ class Request:
     tools: Sequence[Mapping[str, Any]]
     turn: int
     max_output_tokens: int | None = None
-
-    @property
-    def size(self) -> int:
-        """About how many characters it comes to; what a message and a call have around them is some hundred."""
-        return sum(
-            len(message["content"]) + _AROUND * (1 + len(message.get("calls", ())))
-            for message in self.messages
-        )
+    size: int = 0

@@ -61,14 +61,12 @@ class OpenAiProvider:
     async def complete(self, request: Request) -> Reply:
         """Give the model's reply; raises Unanswered where there is none."""
         asked = request.model or self.default_model
-        said = await self._endpoint.post(
-            "/chat/completions", partial(document, request, asked, self._bound), size=request.size
+        return await self._endpoint.post(
+            "/chat/completions",
+            partial(document, request, asked, self._bound),
+            partial(reply, asked=asked, turn=request.turn),
+            size=request.size,
         )
-        try:
-            return reply(said, asked, request.turn)
-        except Malformed as error:
-            fault = str(error)
-        raise self._endpoint.malformed(fault)
 
     def price(self, model: str) -> Price | None:
         """Give what the model costs by the list, None if it does not have it."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from spl.errors import InvalidBody
-from spl.inference.broker import CALLS_MOST, ID_LIMIT
+from spl.inference.broker import CALLS_MOST, is_word
 from spl.records.canonical import canonical
 
 if TYPE_CHECKING:
@@ -15,7 +15,14 @@ CONVERSATION_LIMIT = 1_000_000
 """Characters of a whole conversation, of what its messages say and ask for."""
 
 _MESSAGES_LIMIT = 20_000
-_ROLES = frozenset(("system", "user", "assistant", "tool"))
+_SAID = frozenset(("role", "content"))
+_FIELDS = {
+    "system": _SAID,
+    "user": _SAID,
+    "assistant": _SAID | {"calls"},
+    "tool": _SAID | {"call_id", "name", "status"},
+}
+_OF_CALLS = frozenset(("id", "name", "arguments", "malformed"))
 
 Json = dict[str, Any]
 
@@ -41,15 +48,18 @@ def messages(payload: Mapping[str, Any]) -> list[Json]:
         raise InvalidBody(f"'messages' must be a list of 1 to {_MESSAGES_LIMIT} messages")
     for message in said:
         role = message.get("role") if isinstance(message, dict) else None
-        if not isinstance(role, str) or role not in _ROLES:
-            raise InvalidBody(f"each message is an object with a role of {', '.join(sorted(_ROLES))}")
+        if not isinstance(role, str) or role not in _FIELDS:
+            raise InvalidBody(f"each message is an object with a role of {', '.join(sorted(_FIELDS))}")
+        if unknown := sorted(message.keys() - _FIELDS[role]):
+            # It would be weighed and reckoned with, and sent to nobody.
+            raise InvalidBody(f"a message of the role {role!r} has no field {unknown[0]!r:.80}")
         if not isinstance(message.get("content"), str):
             raise InvalidBody("each message has a 'content', a string")
         if role == "assistant" and not _are_calls(message.get("calls", [])):
             raise InvalidBody(
                 f"an assistant's 'calls' are at most {CALLS_MOST} objects with 'id', 'name' and 'arguments'"
             )
-        if role == "tool" and not (_is_word(message.get("call_id")) and _is_word(message.get("name"))):
+        if role == "tool" and not (is_word(message.get("call_id")) and is_word(message.get("name"))):
             raise InvalidBody("a tool's message has a 'call_id' and a 'name', each a string")
     return said
 
@@ -60,20 +70,18 @@ def _are_calls(said: object) -> bool:
         and len(said) <= CALLS_MOST
         and all(
             isinstance(call, dict)
-            and _is_word(call.get("id"))
-            and _is_word(call.get("name"))
+            and is_word(call.get("id"))
+            and is_word(call.get("name"))
             and isinstance(call.get("arguments"), dict)
+            and call.keys() <= _OF_CALLS
+            and isinstance(call.get("malformed", ""), str)
             for call in said
         )
     )
 
 
-def _is_word(said: object) -> bool:
-    return isinstance(said, str) and 0 < len(said) <= ID_LIMIT
-
-
-def is_too_long(conversation: list[Json]) -> bool:
-    """Tell whether a conversation says more than one may: the same for a loop in process, which no body bounds."""
+def length(conversation: list[Json]) -> int:
+    """Give how many characters a conversation comes to, of what its messages say and ask for."""
     said = sum(len(message["content"]) for message in conversation)
     asked = (call["arguments"] for message in conversation for call in message.get("calls", ()))
-    return said + sum(len(canonical(arguments)) for arguments in asked) > CONVERSATION_LIMIT
+    return said + sum(len(canonical(arguments)) for arguments in asked)

@@ -158,7 +158,8 @@ class Run:
         if (skipped := self.calls.passed_over()) is not None:
             why = f"The loop went on without an answer to the call {skipped!r}."
             return {"end": self._conclude(Outcome("failed", why)).outcome}
-        if payloads.is_too_long(messages):
+        # The same for a loop in process, which no body bounds.
+        if (length := payloads.length(messages)) > payloads.CONVERSATION_LIMIT:
             why = f"The conversation came to more than {payloads.CONVERSATION_LIMIT} characters, which is the most."
             return {"end": self._conclude(Outcome("failed", why)).outcome}
         terms, budget = self.terms, self.budget
@@ -167,6 +168,8 @@ class Run:
             messages,
             [TOOLS[name].wire() for name in terms.tools],
             budget.turns,
+            # About a hundred are around each message.
+            size=length + 100 * len(messages),
         )
         try:
             charged = await self.broker.infer(request, budget)

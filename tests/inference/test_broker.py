@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import math
+import threading
 import tomllib
 import traceback
 from dataclasses import dataclass, field, replace
@@ -16,6 +17,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from spl.errors import ModelUnpriced, ProviderFailed, StoreUnavailable
+from spl.inference.apart import LONG
 from spl.inference.broker import (
     CALLS_MOST,
     ID_LIMIT,
@@ -222,6 +224,33 @@ def test_input_that_costs_more_from_the_cache_is_reserved_at_that() -> None:
     purse = Purse("1")
     infer(PaidProvider(reply_with(usage=Usage(1000, 0, 1000))), purse=purse, prices=dear)
     assert purse.settled[0][1] == Decimal("0.005") <= purse.reserved[0]
+
+
+def test_a_second_turn_is_reserved_by_what_the_first_was_counted_as() -> None:
+    provider, purse = PaidProvider(reply_with(usage=Usage(10, 5))), Purse("1")
+    broker = Broker(provider)
+
+    async def two_turns() -> None:
+        await broker.infer(REQUEST, purse)
+        await broker.infer(REQUEST, purse)
+
+    asyncio.run(two_turns())
+    assert purse.reserved[1] == Flat(Decimal(3), Decimal(15)).cost(Usage(10, OUTPUT_MOST)) < purse.reserved[0]
+
+
+def test_what_is_long_is_weighed_beside_the_event_loop() -> None:
+    where: list[bool] = []
+    purse = Purse("1")
+    weigh = purse.scale.most
+
+    def weighed(request: Request) -> int:
+        where.append(threading.current_thread() is threading.main_thread())
+        return weigh(request)
+
+    purse.scale.most = weighed  # type: ignore[method-assign]
+    for size in (LONG, LONG + 1):
+        infer(PaidProvider(), purse=purse, size=size)
+    assert where == [True, False]
 
 
 def test_a_call_that_is_not_paid_for_says_what_it_needs() -> None:

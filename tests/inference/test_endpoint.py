@@ -29,6 +29,10 @@ NOW = 1_700_000_000.0
 OK = answer({"said": "yes"})
 
 
+def as_it_is(said: Any) -> Any:
+    return said
+
+
 class Client:
     """An endpoint at which no time passes; `waited` is what it would have waited, in seconds."""
 
@@ -53,7 +57,9 @@ class Client:
 
     async def post(self, document: dict[str, Any] | None = None) -> Any:
         try:
-            return await self.endpoint.post("/path", lambda: {"a": 1} if document is None else document)
+            return await self.endpoint.post(
+                "/path", lambda: {"a": 1} if document is None else document, as_it_is
+            )
         finally:
             await self.endpoint.close()
 
@@ -104,8 +110,8 @@ def test_a_connection_serves_the_next_request_and_no_cookie_is_kept() -> None:
     async def post() -> None:
         async with serving(answer({}, set_cookie="a=b; Path=/"), OK) as served:
             endpoint = Client(served.url).endpoint
-            await endpoint.post("/", dict)
-            await endpoint.post("/", dict)
+            await endpoint.post("/", dict, as_it_is)
+            await endpoint.post("/", dict, as_it_is)
             await endpoint.close()
             assert served.connections == 1
             assert "cookie" not in served.seen[1].headers
@@ -361,7 +367,7 @@ def test_a_run_that_is_stopped_closes_its_connection_at_once() -> None:
 
         async with serving(wait) as served:
             endpoint = Client(served.url).endpoint
-            post = asyncio.create_task(endpoint.post("/", dict))
+            post = asyncio.create_task(endpoint.post("/", dict, as_it_is))
             await served.came.wait()
             post.cancel()
             with pytest.raises(asyncio.CancelledError):
@@ -610,7 +616,7 @@ def test_whatever_bytes_come_back_end_in_json_or_in_a_sentence() -> None:
                 # Closed after it, so that a length that grew is cut off and not waited for.
                 served.acts[:] = [_closing(bytes(sent))] * ATTEMPTS
                 try:
-                    await client.endpoint.post("/", dict)
+                    await client.endpoint.post("/", dict, as_it_is)
                     ends.append("JSON")
                 except Unanswered as error:
                     ends.append(error.message)

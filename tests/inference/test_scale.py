@@ -76,3 +76,12 @@ def test_a_request_that_was_weighed_and_never_counted_is_not_known() -> None:
     first = scale.most(asked(SYSTEM, USER))
 
     assert scale.most(asked(SYSTEM, USER)) == first
+
+
+@pytest.mark.claim("B2")
+def test_tools_and_what_is_around_each_message_are_weighed_with_it() -> None:
+    empty: Json = {"role": "user", "content": ""}
+    none, many = (Scale().most(asked(*[empty] * count)) for count in (1, 11))
+    assert many - none >= 10 * AROUND
+    tools = [{"name": "a tool", "description": "x" * 5000}]
+    assert Scale().most(Request("m", [empty], tools, 0)) >= none + 4900

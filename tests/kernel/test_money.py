@@ -5,11 +5,13 @@ from __future__ import annotations
 import asyncio
 from dataclasses import replace
 from decimal import Decimal
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import pytest
 
 from spl.inference.model import Call, Reply, Usage
+from spl.inference.prices import FREE
+from spl.inference.script import ScriptProvider
 from spl.kernel import names
 from spl.kernel.outcome import Ending
 from tests.kernel.doors import at_the_doors
@@ -30,13 +32,23 @@ from tests.kernel.instance import (
 )
 
 if TYPE_CHECKING:
+    from collections.abc import Awaitable
     from pathlib import Path
 
     from spl.inference.model import Request
+    from spl.inference.prices import Price
     from spl.kernel.runs import Run
     from tests.kernel.instance import Replies
 
 CLEAN = Ending(clean=True)
+
+_T = TypeVar("_T")
+
+
+async def bounded(talk: Awaitable[_T]) -> _T:
+    """Have a wait that would never end fail where it is."""
+    async with asyncio.timeout(10):
+        return await talk
 
 
 class Greedy(Priced):
@@ -95,7 +107,7 @@ def test_a_call_waits_for_the_money_that_another_run_of_the_actor_may_give_back(
             # The first has reserved 0.8192 USD of the day's 1.30: what is left would cut the second's reply off.
             assert here.kernel.usage.left(MEMBER, Decimal("1.3")) == Decimal("0.4808")
             provider.released.set()
-            for answer in await asyncio.gather(*calls):
+            for answer in await bounded(asyncio.gather(*calls)):
                 assert answer["reply"]["text"] == "on"
             assert [run.budget.tokens for run in (first, second, ned)] == [4096] * 3
 
@@ -103,14 +115,46 @@ def test_a_call_waits_for_the_money_that_another_run_of_the_actor_may_give_back(
 
 
 def test_runs_of_one_actor_go_on_side_by_side_where_their_model_costs_nothing(tmp_path: Path) -> None:
-    provider = Gated(replies_of(tmp_path, says("on")))
+    class Meeting(ScriptProvider):
+        meet = asyncio.Barrier(3)
+
+        async def complete(self, request: Request) -> Reply:
+            await self.meet.wait()
+            return await super().complete(request)
+
+    async def talk() -> None:
+        async with instance(tmp_path, provider=Meeting(replies_of(tmp_path, says("on")))) as here:
+            calls = [turn(await here.open()) for _ in range(3)]
+            assert ["reply" in answer for answer in await bounded(asyncio.gather(*calls))] == [True] * 3
+
+    asyncio.run(talk())
+
+
+@pytest.mark.claim("B2")
+def test_a_call_that_costs_nothing_waits_for_nobodys_money(tmp_path: Path) -> None:
+    class Both(Endless):
+        def price(self, model: str) -> Price:
+            return FREE if model == "free" else super().price(model)
+
+        async def complete(self, request: Request) -> Reply:
+            return (
+                await ScriptProvider.complete(self, request)
+                if request.model == "free"
+                else await super().complete(request)
+            )
+
+    provider = Both(replies_of(tmp_path, says("on")))
 
     async def talk() -> None:
         async with instance(tmp_path, provider=provider) as here:
-            calls = [asyncio.create_task(turn(await here.open())) for _ in range(3)]
+            await here.tier("trial", daily_cost_usd=1, default_budget_usd=1)
+            paid = [asyncio.create_task(turn(await here.open())) for _ in range(2)]
             await provider.asked.wait()
-            provider.released.set()
-            assert ["reply" in answer for answer in await asyncio.gather(*calls)] == [True] * 3
+            free = await here.open(model="free")
+            assert "reply" in await bounded(turn(free))
+            for each in paid:
+                each.cancel()
+            await asyncio.gather(*paid, return_exceptions=True)
 
     asyncio.run(talk())
 
@@ -197,7 +241,12 @@ class Endless(Priced):
 
     async def complete(self, request: Request) -> Reply:
         self.asked.set()
-        await asyncio.Event().wait()
+        try:
+            await asyncio.Event().wait()
+        finally:
+            # A connection takes its time to be closed.
+            for _ in range(20):
+                await asyncio.sleep(0)
         raise AssertionError
 
 
@@ -249,7 +298,7 @@ def test_a_run_short_of_its_own_budget_waits_for_nobody(tmp_path: Path) -> None:
             other = asyncio.create_task(turn(await here.open()))
             await provider.asked.wait()
             here.kernel.broker.provider = Priced(replies_of(tmp_path, NOTE))
-            assert "reply" in await turn(await here.open())
+            assert "reply" in await bounded(turn(await here.open()))
             other.cancel()
             await asyncio.gather(other, return_exceptions=True)
 
@@ -281,7 +330,7 @@ def test_of_runs_that_wait_for_money_none_is_passed_over(tmp_path: Path) -> None
             # There is money for the small one, and the big one came before it.
             assert here.kernel.usage.left(MEMBER, Decimal(1)) == Decimal("0.1808")
             provider.released.set()
-            await asyncio.gather(*calls)
+            await bounded(asyncio.gather(*calls))
             assert order == [first, big, small]
 
     asyncio.run(talk())
