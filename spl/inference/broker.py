@@ -185,17 +185,19 @@ class Broker:
             raise self.unpriced(model) or AssertionError(model)
         price = price or FREE
         request = replace(request, model=model)
+        is_free = not (price.cost(Usage(_UNIT, _UNIT)) or price.cost(Usage(_UNIT, _UNIT, _UNIT)))
         # What costs nothing waits for nobody's money.
-        async with nullcontext() if _is_free(price) else account.queue():
-            allowance = await self._allowance(request, price, account)
+        async with nullcontext() if is_free else account.queue():
+            allowance = await self._allowance(request, price, account, is_free=is_free)
             account.reserve(allowance.cost_usd)
         return await self._settled(
             replace(request, max_output_tokens=allowance.output), price, account, allowance
         )
 
-    async def _allowance(self, request: Request, price: Price, account: Account) -> _Allowance:
+    async def _allowance(
+        self, request: Request, price: Price, account: Account, *, is_free: bool
+    ) -> _Allowance:
         """Give what a call may take: nothing is awaited between its being reckoned and its being reserved."""
-        is_free = _is_free(price)
         most_input = 0 if is_free else await apart(request.size, account.scale.most, request)
         # What comes from a cache is nearly always cheaper.
         of_input = max(price.cost(Usage(most_input, 0)), price.cost(Usage(most_input, 0, most_input)))
@@ -252,10 +254,6 @@ class Broker:
             # Raised out here so that no chained exception carries the provider's text, which may hold a key.
             raise ProviderFailed(self.failing or "")
         return Charged(reply, cost, allowance.bound)
-
-
-def _is_free(price: Price) -> bool:
-    return not (price.cost(Usage(_UNIT, _UNIT)) or price.cost(Usage(_UNIT, _UNIT, _UNIT)))
 
 
 def _whole(left: Decimal, each: Decimal) -> int:

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from decimal import Decimal
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
-if TYPE_CHECKING:
-    from spl.inference.model import Usage
+from spl.inference.model import Usage
 
 _MILLION = Decimal(1_000_000)
 
@@ -71,8 +70,6 @@ class Listed:
 
 def listed(url: str, model: str) -> Price | None:
     """Give the price of a model at the provider that answers under this URL, or None if the list does not have it."""
-    from spl.inference.model import Usage  # noqa: PLC0415
-
     price = Listed(url, model)
     try:
         price.cost(Usage(1, 1))

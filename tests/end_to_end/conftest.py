@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from tests.end_to_end.counterparts import PAIRS, Relay, relayed
 from tests.end_to_end.daemon import Shape
 from tests.end_to_end.model import Model
 
@@ -80,3 +81,10 @@ def wheel() -> Iterator[Path]:
             for name in names:
                 os.chmod(f"{path}/{name}", 0o755 if name == "bwrap" else 0o644)
         yield Path(folder)
+
+
+@pytest.fixture
+def relay(shape: Shape, upstream: int) -> Iterator[Relay]:
+    """Give a relay to a module's `upstream`, on one API in each shape: what an API does is no matter of the shape."""
+    with relayed(PAIRS[shape.name], upstream) as relay:
+        yield relay

@@ -15,7 +15,6 @@ from spl.errors import ModelUnpriced, ProviderFailed, RunNotCompleted
 from tests.end_to_end.counterparts import (
     ANTHROPIC,
     OPENAI,
-    PAIRS,
     TRANSPORTS,
     Api,
     Price,
@@ -98,13 +97,6 @@ def upstream() -> Iterator[int]:
     """Give the port of a fakellm with those rules."""
     with tempfile.TemporaryDirectory() as folder, fakellm(Path(folder), RULES) as port:
         yield port
-
-
-@pytest.fixture
-def relay(shape: Shape, upstream: int) -> Iterator[Relay]:
-    """Give a relay to it, on one API in each shape: what an API does is no matter of the shape."""
-    with relayed(PAIRS[shape.name], upstream) as relay:
-        yield relay
 
 
 def anew(goal: str) -> str:

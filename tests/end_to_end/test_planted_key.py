@@ -13,7 +13,6 @@ from spl.errors import HomeUnsafe, ProviderFailed
 from tests.end_to_end.counterparts import (
     ANTHROPIC,
     OPENAI,
-    PAIRS,
     TRANSPORTS,
     Answer,
     Api,
@@ -53,13 +52,6 @@ def upstream() -> Iterator[int]:
     """Give the port of a fakellm that has every run take a note."""
     with tempfile.TemporaryDirectory() as folder, fakellm(Path(folder), RULES) as port:
         yield port
-
-
-@pytest.fixture
-def relay(shape: Shape, upstream: int) -> Iterator[Relay]:
-    """Give a relay to it, on one API in each shape."""
-    with relayed(PAIRS[shape.name], upstream) as relay:
-        yield relay
 
 
 def looked_into(daemon: Daemon, threads: list[str]) -> Pieces:

@@ -20,7 +20,7 @@ from spl.inference.answer import (
 )
 from spl.inference.broker import CALLS_MOST, ID_LIMIT, TOKENS_MOST
 from spl.inference.model import Usage
-from spl.records.canonical import canonical
+from spl.records.canonical import MAX_DEPTH, MAX_DIGITS, canonical
 
 
 @pytest.mark.parametrize(
@@ -98,3 +98,9 @@ def test_usage_that_makes_no_sense_cannot_be_charged() -> None:
 def test_a_model_that_is_not_named_plainly_is_the_one_that_was_asked(value: object) -> None:
     assert answered_by("m-2024", "m") == "m-2024"
     assert answered_by(value, "m") == "m"
+
+
+def test_what_is_taken_from_a_provider_is_within_what_the_log_takes() -> None:
+    # A room that knows no log has bounds of its own: they must not drift apart.
+    assert DIGITS_MOST <= MAX_DIGITS
+    assert DEPTH_MOST < MAX_DEPTH
