@@ -51,8 +51,8 @@ list_missing() {
 }
 
 install_packages() {
-    # With strace 'spl profile try' says what was refused; the tests let disks of their own fail with it and e2fsprogs.
-    if can_install; then packages="$packages strace e2fsprogs"; fi
+    # With strace 'spl profile try' says what was refused; the tests let disks of their own fail with it and e2fsprogs, and type in tmux.
+    if can_install; then packages="$packages strace e2fsprogs tmux"; fi
     list_missing
     [ -n "$missing" ] || { say 'system packages: all there'; return; }
     if can_install; then
