@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import resource
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -14,6 +15,10 @@ if TYPE_CHECKING:
 
     from bwrap.host import Shape
     from bwrap.plan import Plan
+
+
+_UTIME, _STIME, _RSS = 14, 15, 24
+"""Fields of /proc/<pid>/stat (proc_pid_stat(5))."""
 
 
 class MountPoint(NamedTuple):
@@ -27,6 +32,13 @@ class MountPoint(NamedTuple):
     def read_only(self) -> bool:
         """Whether this mount is read-only (per mount, not per file system)."""
         return "ro" in self.options
+
+
+class Use(NamedTuple):
+    """What a process uses: its resident memory, files it shares with others included, and its processor time so far."""
+
+    memory_bytes: int
+    cpu_seconds: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,6 +83,13 @@ class Process:
     def stat(self, position: int) -> str:
         """Give a field of /proc/<pid>/stat by its number in proc(5), from 3 on."""
         return stat_fields(self.read("stat"))[position - 3]
+
+    def use(self) -> Use:
+        """Give what of the host it uses now; raises `OSError` when it is gone."""
+        fields = stat_fields(self.read("stat"))
+        ticks = int(fields[_UTIME - 3]) + int(fields[_STIME - 3])
+        pages = int(fields[_RSS - 3])
+        return Use(pages * resource.getpagesize(), ticks / os.sysconf("SC_CLK_TCK"))
 
     def namespace(self, name: str) -> str:
         """Give the id of one of its namespaces, as `user:[4026531837]`."""

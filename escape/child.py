@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Final
 from bwrap.errors import ConfinementError
 from escape import attempting
 from escape.victims import Victims
-from spl.daemon import configure_log
+from spl import logs
 from spl.errors import SplError
 from spl.hardening import drop_secrets, protect
 
@@ -39,7 +39,7 @@ def main() -> None:
     asked = json.loads(sys.stdin.readline())
     threading.Thread(target=_end_with_whoever_asked, daemon=True).start()
     protect()
-    configure_log("json")
+    logs.configure("json")
     try:
         with Victims() as victims:
             _do(asked, victims)

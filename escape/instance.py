@@ -60,7 +60,7 @@ class Instance:
         """Serve in a home that is made, until the context ends; without an `image`, with the installed worker's."""
         async with contextlib.AsyncExitStack() as stack:
             settings = load({"home": home, **_SETTINGS}, {})
-            chosen = {} if image is None else {"image": image}
+            chosen: dict[str, Any] = {} if image is None else {"image": image}
             daemon = await assemble(settings, stack, asyncio.Event(), **chosen)
             here = cls(home)
             here._port = daemon.port

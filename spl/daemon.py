@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import logging
 import os
 import signal
+import socket
 import subprocess
-import sys
 import tempfile
 import time
 from dataclasses import dataclass
@@ -24,7 +23,7 @@ from bwrap.library import Library
 from bwrap.plan import Places
 from bwrap.text import printable
 from bwrap.uids import Pool
-from spl import __version__, hardening
+from spl import __version__, hardening, logs
 from spl.api.authentication import Authenticator
 from spl.api.listener import Listener, bind_tcp, bind_unix
 from spl.api.operator import OperatorApi
@@ -54,7 +53,6 @@ from spl.transports.sandboxed import Isolation, Sandbox
 from spl.transports.starting import Transports
 
 if TYPE_CHECKING:
-    import socket
     from collections.abc import AsyncIterator, Callable
 
     from bwrap.sealed import Sealed
@@ -105,7 +103,7 @@ async def serve(settings: Settings, *, announce: Callable[[str], None]) -> None:
     Raises an `SplError` when it cannot start; what it took is given back then, and a home it made stays.
     """
     hardening.protect()
-    configure_log(settings.log_format)
+    log = logs.configure(settings.log_format)
     stopping = asyncio.Event()
     loop = asyncio.get_running_loop()
     # A profile that takes long to look through must not keep the daemon from ending.
@@ -114,7 +112,7 @@ async def serve(settings: Settings, *, announce: Callable[[str], None]) -> None:
         loop.add_signal_handler(number, stopping.set)
     async with contextlib.AsyncExitStack() as stack:
         try:
-            daemon = await assemble(settings, stack, stopping)
+            daemon = await assemble(settings, stack, stopping, log=log)
         except StoreUnavailable:
             if not stopping.is_set():
                 raise
@@ -169,6 +167,11 @@ class Daemon:
             "status": "ok",
             "version": __version__,
             "uptime_secs": round(time.monotonic() - self.began, 3),
+            "instance": {
+                "host": socket.gethostname(),
+                "operator": kernel.operator,
+                "home": str(self.home.path),
+            },
             "records": await kernel.store.count(),
             "work_loop": {
                 "transport": config.transport,
@@ -182,6 +185,7 @@ class Daemon:
             "isolation": self.transports.isolation.wire(),
             "store": {"backend": "sqlite", "failing": kernel.store.failing, **await self.backups.wire()},
             "provider": kernel.broker.state(),
+            "spend": {"day": kernel.usage.today(), "usd": float(kernel.usage.spent_by_all())},
         }
 
 
@@ -191,6 +195,7 @@ async def assemble(
     stopping: asyncio.Event,
     *,
     image: Callable[[hosts.Python], Sealed] = seal,
+    log: logs.Recent | None = None,
 ) -> Daemon:
     """Make the daemon; what `stack` gives back ends it.
 
@@ -229,7 +234,15 @@ async def assemble(
         kernel.operator, token, kernel.members, rotated=lambda: home.rotate_token(login())
     )
     watching = await Watching.follow(store, heartbeat=settings.heartbeat_seconds)
-    api = OperatorApi(kernel, transports, profiles, authenticator, watching, daemon.health)
+    api = OperatorApi(
+        kernel,
+        transports,
+        profiles,
+        authenticator,
+        watching,
+        daemon.health,
+        logs.Recent() if log is None else log,
+    )
     app = api.app(max_body_bytes=settings.max_body_bytes)
     doors = worker_app(kernel.credentials, max_body_bytes=_WORKER_BODY_BYTES)
     grace = settings.stop_grace_seconds
@@ -488,40 +501,3 @@ async def _listening(listener: Listener) -> AsyncIterator[None]:
         yield
     finally:
         await listener.stop()
-
-
-def configure_log(form: str) -> None:
-    """Write the log to standard error in a form, as the setting `log_format` names it."""
-    as_json = form == "json" or (form == "auto" and not _terminal())
-    # Strings as their repr: what a run or a peer brings in must not steer the terminal.
-    console = structlog.dev.ConsoleRenderer(repr_native_str=True)
-    renderer: Any = structlog.processors.JSONRenderer() if as_json else console
-    shared: list[Any] = [
-        structlog.stdlib.add_logger_name,
-        structlog.stdlib.add_log_level,
-        structlog.processors.TimeStamper(fmt="iso", utc=True),
-    ]
-    handler = logging.StreamHandler(sys.stderr) if sys.stderr is not None else logging.NullHandler()
-    handler.setFormatter(
-        structlog.stdlib.ProcessorFormatter(
-            foreign_pre_chain=shared,
-            processors=[
-                structlog.stdlib.ProcessorFormatter.remove_processors_meta,
-                structlog.processors.format_exc_info,
-                renderer,
-            ],
-        )
-    )
-    # asyncio warns of each write to a peer that is gone: a hostile worker could fill the disk with it.
-    logging.getLogger("asyncio").setLevel(logging.ERROR)
-    logging.basicConfig(handlers=[handler], level=logging.INFO, force=True)
-    structlog.configure(
-        processors=[*shared, structlog.stdlib.ProcessorFormatter.wrap_for_formatter],
-        logger_factory=structlog.stdlib.LoggerFactory(),
-        cache_logger_on_first_use=True,
-    )
-
-
-def _terminal() -> bool:
-    # None when the daemon was started with standard error closed.
-    return sys.stderr is not None and sys.stderr.isatty()

@@ -26,6 +26,16 @@ def heartbeat(position: int) -> bytes:
     return _event("heartbeat", {"sequence": position}, position)
 
 
+def engine(part: str, data: dict[str, Any]) -> bytes:
+    """Give the event of a part of the engine's state, or of a line of its log; it has no id."""
+    return _event(f"engine.{part}", data)
+
+
+def alive() -> bytes:
+    """Give the heartbeat of a stream that has no position."""
+    return _event("heartbeat", {})
+
+
 def failed(error: SplError) -> bytes:
     """Give the event of an error, which ends a stream; it has no id, so a watcher resumes where it was."""
     return _event("error", error.wire())

@@ -14,6 +14,7 @@ from starlette.requests import Request
 from starlette.routing import Route
 
 from spl.api.answers import PAGE_BYTES, JsonAnswer, error_answer, listing, record_listing, within_a_page
+from spl.api.engine import EngineStream
 from spl.api.limits import body_limit, refuse_unread
 from spl.api.members import MembersApi
 from spl.api.requests import (
@@ -41,7 +42,7 @@ from spl.errors import (
     RequestsExceeded,
     SplError,
 )
-from spl.kernel.principals import CONFIG_WRITE, RECORDS_READ
+from spl.kernel.principals import ADMIN, CONFIG_WRITE, RECORDS_READ
 from spl.kernel.rows import STATES
 
 if TYPE_CHECKING:
@@ -54,6 +55,7 @@ if TYPE_CHECKING:
     from spl.api.watching import Watching
     from spl.kernel.kernel import Kernel
     from spl.kernel.principals import Principal
+    from spl.logs import Recent
     from spl.records.record import Record
     from spl.transports.profiles import Profiles
     from spl.transports.starting import Transports
@@ -80,6 +82,7 @@ class OperatorApi:
     authenticator: Authenticator
     watching: Watching
     health: Callable[[], Awaitable[dict[str, Any]]]
+    log: Recent
     _turns: Turns = field(default_factory=Turns)
     _searches: Turns = field(default_factory=Turns)
     """A search may take a member's whole second: no listing waits behind those of many."""
@@ -91,6 +94,7 @@ class OperatorApi:
         return [
             Route(_OPEN, _alive, methods=["GET"]),
             self._route("GET", "/v1/engine/health", self._engine_health),
+            _no_head(self._route("GET", "/v1/engine/watch", self._engine_watch)),
             self._route("POST", "/v1/records", self._append),
             self._route("GET", "/v1/records", self._records),
             self._route("POST", "/v1/records/query", self._search),
@@ -186,7 +190,10 @@ class OperatorApi:
         health = await self.health()
         if principal.sees is not None:
             # Why a layer does not hold, and what the backups are, is told with paths of the host.
+            health["spend"]["usd"] = float(self.kernel.usage.spent(principal.sees))
             for part, told in (
+                ("instance", "home"),
+                ("instance", "host"),
                 ("work_loop", "refused"),
                 ("isolation", "refused"),
                 ("store", "backup"),
@@ -196,6 +203,18 @@ class OperatorApi:
             ):
                 health.get(part, {}).pop(told, None)
         return JsonAnswer(health)
+
+    async def _engine_watch(self, request: Request, principal: Principal) -> Response:
+        principal.require(ADMIN)
+        query(request)
+        return EngineStream(
+            self.watching,
+            principal,
+            lambda: self.authenticator.principal(request),
+            health=self.health,
+            workers=self.transports.workers,
+            log=self.log,
+        )
 
     async def _append(self, request: Request, principal: Principal) -> Response:
         query(request)
@@ -332,17 +351,26 @@ class OperatorApi:
 
     async def _runs(self, request: Request, principal: Principal) -> Response:
         principal.require(RECORDS_READ)
-        fields = query(request, "state", "actor", "since", "limit")
+        fields = query(request, "state", "actor", "since", "limit", "order")
         since, limit = page(fields)
+        order = fields.get("order", "oldest")
+        if order not in ("oldest", "newest") or (order == "newest" and "since" in fields):
+            raise InvalidBody("the query's 'order' must be oldest, or newest and without 'since'")
         if fields.get("state", "running") not in STATES:
             raise InvalidBody(f"the query's 'state' must be one of {', '.join(STATES)}")
         actor = fields.get("actor", principal.sees)
         if principal.sees not in (None, actor):
             raise ActorNotCovered(f"the bearer does not cover the runs of {actor!r}")
+        state = fields.get("state")
         async with self._turns.of(principal.sees):
-            rows, more = await self.kernel.rows.page(
-                state=fields.get("state"), actor=actor, since=since, limit=limit, most_bytes=PAGE_BYTES
-            )
+            if order == "newest":
+                rows, more = await self.kernel.rows.newest(
+                    state=state, actor=actor, limit=limit, most_bytes=PAGE_BYTES
+                )
+            else:
+                rows, more = await self.kernel.rows.page(
+                    state=state, actor=actor, since=since, limit=limit, most_bytes=PAGE_BYTES
+                )
         return listing(rows, has_more=more)
 
     async def _run(self, request: Request, principal: Principal) -> Response:

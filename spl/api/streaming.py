@@ -27,7 +27,7 @@ _PAGE_BYTES: Final = 128 * 1024
 _PIECE_BYTES: Final = 64 * 1024
 """Bytes that are written at once: as many lie in the transport's buffer, beside as many again, when a reader stalls."""
 
-_HEADERS: Final = {"cache-control": "no-store", "x-accel-buffering": "no"}
+HEADERS: Final = {"cache-control": "no-store", "x-accel-buffering": "no"}
 
 
 class EventStream(Response):
@@ -52,7 +52,7 @@ class EventStream(Response):
     ) -> None:
         self.status_code = 200
         self.background = None
-        self.init_headers(_HEADERS)
+        self.init_headers(HEADERS)
         self._watching = watching
         self._principal = principal
         self._sees = principal.sees
@@ -70,7 +70,7 @@ class EventStream(Response):
             await send(
                 {"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers}
             )
-            writer = _Writer(send, queue)
+            writer = Writer(send, queue)
             leaving = asyncio.create_task(writer.until_gone(receive))
             try:
                 await self._tell(queue, writer)
@@ -89,7 +89,7 @@ class EventStream(Response):
                 remedy="begin anew, without a Last-Event-ID and without 'since'",
             )
 
-    async def _tell(self, queue: Queue, writer: _Writer) -> None:
+    async def _tell(self, queue: Queue, writer: Writer) -> None:
         try:
             await self._send(writer, events.heartbeat(self._position))
             while await self._catch_up(queue, writer) and await self._follow(queue, writer):
@@ -101,7 +101,7 @@ class EventStream(Response):
         except SplError as error:
             await writer.send(events.failed(error))
 
-    async def _catch_up(self, queue: Queue, writer: _Writer) -> bool:
+    async def _catch_up(self, queue: Queue, writer: Writer) -> bool:
         """Send what the log holds; tells whether the stream goes on, its queue open from where the log was read to."""
         while not self._ends(writer):
             # What becomes durable from here on is in the queue, and what was before is found by the reading.
@@ -123,7 +123,7 @@ class EventStream(Response):
                 await self._send(writer, events.heartbeat(self._position))
         return False
 
-    async def _follow(self, queue: Queue, writer: _Writer) -> bool:
+    async def _follow(self, queue: Queue, writer: Writer) -> bool:
         """Send what comes; tells whether the stream goes on, by reading the log where its queue broke."""
         while not writer.gone:
             queue.woken.clear()
@@ -175,19 +175,19 @@ class EventStream(Response):
                 (each.sequence, events.created(each) if self._wants(each.clock) else b"") for each in records
             ]
 
-    def _ends(self, writer: _Writer) -> bool:
+    def _ends(self, writer: Writer) -> bool:
         return writer.gone or self._watching.stopping
 
     def _wants(self, clock: int) -> bool:
         return self._since_clock is None or clock > self._since_clock
 
-    async def _send(self, writer: _Writer, frames: bytes) -> None:
+    async def _send(self, writer: Writer, frames: bytes) -> None:
         """Send events, unless the bearer has become nobody; raises what is wrong with it."""
         self._judge().require(RECORDS_READ)
         await writer.send(frames)
 
 
-class _Writer:
+class Writer:
     """The way to a stream's reader, who may have `gone`."""
 
     def __init__(self, send: Send, queue: Queue) -> None:
@@ -214,8 +214,12 @@ class _Writer:
 
     async def rest(self, seconds: float) -> None:
         """Wait until something comes, or the silence has lasted for so long."""
+        await self.rest_until(self._sent_at + seconds)
+
+    async def rest_until(self, moment: float) -> None:
+        """Wait until something comes, or until a moment of the event loop's time."""
         try:
-            async with asyncio.timeout_at(self._sent_at + seconds):
+            async with asyncio.timeout_at(moment):
                 await self._queue.woken.wait()
         except TimeoutError:
             pass

@@ -109,6 +109,7 @@ class Watching:
         self._most, self._most_each = most, most_each
         self._held: Counter[str | None] = Counter()
         self._queues: dict[str | None, set[Queue]] = {}
+        self._open: set[Queue] = set()
         self._owners: dict[str, str] = {}
         self._to_wake: dict[Queue, None] = {}
 
@@ -130,6 +131,19 @@ class Watching:
     @contextmanager
     def watched(self, principal: Principal, thread: str | None) -> Iterator[Queue]:
         """Give the queue of a new stream over a thread, or over all of them; raises `WatchersExceeded`."""
+        with self.held(principal) as queue:
+            queues = self._queues.setdefault(thread, set())
+            queues.add(queue)
+            try:
+                yield queue
+            finally:
+                queues.discard(queue)
+                if not queues and self._queues.get(thread) is queues:
+                    del self._queues[thread]
+
+    @contextmanager
+    def held(self, principal: Principal) -> Iterator[Queue]:
+        """Give a new stream its place, with a queue that no record comes to; raises `WatchersExceeded`."""
         who = principal.sees
         if self.open >= self._most:
             raise _exceeded(f"{self.open} event streams are open, as many as the daemon carries")
@@ -140,18 +154,15 @@ class Watching:
         if who is not None and self._held[who] >= self._most_each:
             raise _exceeded(f"{who} has {self._held[who]} event streams open, as many as a member may have")
         queue = Queue()
-        queues = self._queues.setdefault(thread, set())
-        queues.add(queue)
+        self._open.add(queue)
         self._held[who] += 1
         try:
             yield queue
         finally:
+            self._open.discard(queue)
             self._held[who] -= 1
             if not self._held[who]:
                 del self._held[who]
-            queues.discard(queue)
-            if not queues and self._queues.get(thread) is queues:
-                del self._queues[thread]
 
     async def owner(self, thread: str) -> str | None:
         """Give whom a thread belongs to, which never changes once it has been begun."""
@@ -167,9 +178,8 @@ class Watching:
     def stop(self) -> None:
         """Have every stream told that the daemon stops, after all that has come, and end."""
         self.stopping = True
-        for queues in self._queues.values():
-            for queue in queues:
-                queue.woken.set()
+        for queue in self._open:
+            queue.woken.set()
 
     def _tell(self, record: Record) -> None:
         self.last = record.sequence

@@ -77,6 +77,28 @@ class Rows:
                     most_bytes -= len(row["goal"]) + len(row["summary"] or "")
         return found, False
 
+    async def newest(
+        self, *, state: str | None, actor: str | None, limit: int, most_bytes: int = _PAGE_BYTES
+    ) -> tuple[list[Json], bool]:
+        """Give the rows of the `limit` newest runs, newest first, those in a `state` only, and whether there are older.
+
+        It ends early where the goals and summaries pass so many characters.
+        """
+        found: list[Json] = []
+        last = 0
+        for anchor in await self._store.select(
+            kind=LOOP, owner=actor, limit=limit, newest_first=True, most_bytes=_PAGE_BYTES
+        ):
+            if most_bytes <= 0:
+                break
+            row = {**await self.row(anchor.thread), "sequence": anchor.sequence}
+            last = anchor.sequence
+            most_bytes -= len(row["goal"]) + len(row["summary"] or "")
+            if state in (None, row["state"]):
+                found.append(row)
+        first = await self._store.select(kind=LOOP, owner=actor, limit=1)
+        return found, bool(first) and first[0].sequence < last
+
     async def fold(self, thread: str) -> Folded:
         """Give what a run's records come to, a page at a time."""
         row: Json = {}

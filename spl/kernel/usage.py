@@ -47,7 +47,7 @@ class Usage:
         What a run cost is counted where it ended: not when each call was made, but never less than that. What is
         dated later than today counts today as well: the clock has gone back, and nobody gets a day twice by it.
         """
-        today = self._today()
+        today = self.today()
         for anchor in await _since(store, LOOP, "started_at", today):
             for day in {today, anchor.body["started_at"][:_DATE]}:
                 self._started[day, anchor.body["actor"]] += 1
@@ -60,7 +60,7 @@ class Usage:
     def refusals(self, actor: str, tier: Tier) -> list[SplError]:
         """Give what keeps another run of this actor from being started now."""
         found: list[SplError] = []
-        started, spent = self._started[self._today(), actor], self.spent(actor)
+        started, spent = self._started[self.today(), actor], self.spent(actor)
         if tier.concurrent_runs is not None and self._going[actor] >= tier.concurrent_runs:
             found.append(
                 WorkConcurrencyExceeded(
@@ -95,14 +95,19 @@ class Usage:
 
     def take(self, actor: str) -> Place:
         """Count a run in before it starts; whoever calls this has seen that there are no `refusals`."""
-        day = self._today()
+        day = self.today()
         self._going[actor] += 1
         self._started[day, actor] += 1
         return Place(self, day, actor)
 
     def spent(self, actor: str) -> Decimal:
         """Give what this actor's runs have cost today, in US dollars."""
-        return self._spent.get((self._today(), actor), Decimal(0))
+        return self._spent.get((self.today(), actor), Decimal(0))
+
+    def spent_by_all(self) -> Decimal:
+        """Give what everyone's runs have cost today, in US dollars."""
+        today = self.today()
+        return sum((usd for (day, _), usd in self._spent.items() if day == today), Decimal(0))
 
     def left(self, actor: str, most: Decimal) -> Decimal:
         """Give what of a day's `most` is neither spent by this actor's runs nor reserved for calls under way."""
@@ -121,7 +126,7 @@ class Usage:
         self._reserved[actor].remove(reserved)
         if not self._reserved[actor]:
             del self._reserved[actor]
-        self._charge(self._today(), actor, cost_usd)
+        self._charge(self.today(), actor, cost_usd)
         self._settled.set()
         self._settled = asyncio.Event()
 
@@ -145,7 +150,8 @@ class Usage:
     def _charge(self, day: str, actor: str, cost_usd: Decimal) -> None:
         self._spent[day, actor] = self._spent.get((day, actor), Decimal(0)) + cost_usd
 
-    def _today(self) -> str:
+    def today(self) -> str:
+        """Give the day in UTC, as ISO 8601 writes it."""
         return self._now().date().isoformat()
 
     def _until_midnight(self) -> int:

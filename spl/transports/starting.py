@@ -69,6 +69,7 @@ class Transports:
         self.isolation = Isolation([])
         self._runs: set[asyncio.Task[None]] = set()
         self._starts: set[asyncio.Task[Run]] = set()
+        self._workers: dict[str, Worker] = {}
         self._stopping = False
 
     async def start(self, principal: Principal, start: Start) -> Run:
@@ -131,6 +132,17 @@ class Transports:
         each = plan.worst_case
         return Room(each, self._kernel.admission.capacity(each), self._kernel.admission.available(each))
 
+    def workers(self) -> list[Json]:
+        """Give each run's worker that lives: its thread, pid, resident memory and processor time."""
+        found = []
+        for thread, worker in self._workers.items():
+            # Gone between two of these steps, it is not told of; a recycled pid never is.
+            with contextlib.suppress(OSError):
+                use = worker.confined.process.use()
+                if worker.confined.alive:
+                    found.append({"thread": thread, "pid": worker.pid, **use._asdict()})
+        return found
+
     async def stop(self) -> None:
         """End every run and wait until each has its outcome and no worker is left."""
         self._stopping = True
@@ -166,6 +178,7 @@ class Transports:
                 slot.release()
                 raise
             self.isolation = Isolation.of(worker)
+            self._workers[terms.thread] = worker
         wall_clock = terms.ceilings.wall_clock_secs
         seconds = None if wall_clock is None else wall_clock + self._credential_grace
         self._watch(self._see_through(run, worker.serve(run, grace=self._run_grace), place, slot))
@@ -217,6 +230,7 @@ class Transports:
             _log.exception("a loop failed by a fault of the daemon's own", thread=thread)
             ending = Ending(clean=False, said="A fault of the daemon's own.")
         finally:
+            self._workers.pop(thread, None)
             place.release()
             if slot is not None:
                 slot.release()

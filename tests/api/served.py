@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import http.client
 import json
+import logging
 import os
 import socket
 import time
@@ -19,6 +20,7 @@ from spl.api.listener import Listener, bind_tcp, bind_unix
 from spl.api.operator import OperatorApi
 from spl.api.watching import MOST, MOST_EACH, Watching
 from spl.api.worker import worker_app
+from spl.logs import Recent
 from spl.transports.profiles import Profiles
 from spl.transports.starting import Transports
 from tests.kernel.instance import OPERATOR, Instance, instance
@@ -140,6 +142,7 @@ class Served:
     port: int
     folder: str
     watching: Watching
+    log: Recent
 
     async def ask(
         self,
@@ -262,14 +265,19 @@ async def serving(
         transports = Transports(here.kernel, LayerError(**LAYER), credential_grace=30, run_grace=RUN_GRACE)
 
         async def health() -> dict[str, Any]:
-            return {"work_loop": {"transport": here.kernel.config.transport}}
+            return {
+                "work_loop": {"transport": here.kernel.config.transport},
+                "spend": {"usd": float(here.kernel.usage.spent_by_all())},
+            }
 
         profiles = Profiles(Library(own=folder / "profiles"), LayerError(**LAYER))
         authenticator = Authenticator(OPERATOR, TOKEN, here.kernel.members, rotated=lambda: ROTATED)
         watching = await Watching.follow(
             here.store, heartbeat=heartbeat, most=streams[0], most_each=streams[1]
         )
-        api = OperatorApi(here.kernel, transports, profiles, authenticator, watching, health)
+        log = Recent()
+        log.setFormatter(logging.Formatter('{"event":"%(message)s","level":"%(levelname)s"}'))
+        api = OperatorApi(here.kernel, transports, profiles, authenticator, watching, health, log)
         app = api.app(max_body_bytes=LIMIT)
         doors = worker_app(here.kernel.credentials, max_body_bytes=worker_limit)
         tcp = bind_tcp("127.0.0.1", 0)
@@ -282,7 +290,7 @@ async def serving(
         for listener in listeners:
             await listener.start()
         try:
-            yield Served(here, port, str(folder), watching)
+            yield Served(here, port, str(folder), watching, log)
         finally:
             await transports.stop()
             watching.stop()

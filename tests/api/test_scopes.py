@@ -69,12 +69,12 @@ ROWS = [
     Row("GET", "/v1/profiles/{name}", CONFIG_WRITE),
 ]
 ANYONES = {("GET", "/health"), ("GET", "/v1/engine/health")}
-STREAMS = {("GET", "/v1/watch"), ("GET", "/v1/threads/{thread}/watch")}
-"""Answers without an end: tests/api/test_watching.py asks for them."""
+STREAMS = {("GET", "/v1/watch"), ("GET", "/v1/threads/{thread}/watch"), ("GET", "/v1/engine/watch")}
+"""Answers without an end: tests/api/test_watching.py and test_engine.py ask for them."""
 
 
 def test_every_route_has_its_row() -> None:
-    api = OperatorApi(*[cast("Any", None)] * 6)
+    api = OperatorApi(*[cast("Any", None)] * 7)
     routes = {
         (method, route.path) for route in api.routes() for method in (route.methods or set()) - {"HEAD"}
     }

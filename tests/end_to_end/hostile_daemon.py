@@ -16,7 +16,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from spl import hardening
-from spl.daemon import assemble, configure_log
+from spl import logs
+from spl.daemon import assemble
 from spl.inference.model import Call, Reply, Usage
 from spl.inference.prices import Flat
 from spl.settings import load
@@ -90,7 +91,7 @@ def _object(text: str) -> dict[str, Any]:
 
 async def _serve(flags: dict[str, object]) -> None:
     hardening.protect()
-    configure_log("json")
+    logs.configure("json")
     stopping = asyncio.Event()
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stopping.set)
     async with AsyncExitStack() as stack:

@@ -16,7 +16,7 @@ ROW = re.compile(r"^\| `(GET|POST|PUT|DELETE) (/\S*)` \|", re.MULTILINE)
 
 
 def test_the_page_of_the_api_lists_the_routes_there_are() -> None:
-    api = OperatorApi(*[cast("object", None)] * 6)  # type: ignore[arg-type]
+    api = OperatorApi(*[cast("object", None)] * 7)  # type: ignore[arg-type]
     served = {(method, route.path) for route in api.routes() for method in _methods(route)}
     served |= {(method, path.decode()) for method, path in DOORS}
 
