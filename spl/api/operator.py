@@ -1,57 +1,41 @@
-"""The operator's API, on TCP and on the operator's socket."""
+"""The operator's API, on TCP and on the operator's socket: the application, and what answers its operations."""
 
 from __future__ import annotations
 
+import asyncio
 from collections import Counter
-from collections.abc import Awaitable, Callable
 from contextlib import nullcontext
 from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from starlette.applications import Starlette
-from starlette.exceptions import HTTPException
 from starlette.requests import Request
-from starlette.routing import Route
+from starlette.responses import Response
 
 from spl.api.answers import PAGE_BYTES, JsonAnswer, error_answer, listing, record_listing, within_a_page
+from spl.api.description import rendered
 from spl.api.engine import EngineStream
 from spl.api.limits import body_limit, refuse_unread
 from spl.api.members import MembersApi
-from spl.api.requests import (
-    LONG,
-    Body,
-    CheckBody,
-    EventBody,
-    RecordBody,
-    SearchBody,
-    StartBody,
-    beginning,
-    page,
-    query,
-    read_body,
-)
+from spl.api.operations import operations
+from spl.api.requests import LONG
+from spl.api.routing import HANDLERS, routes
 from spl.api.streaming import EventStream
 from spl.api.turns import Turns
 from spl.api.watching import MOST_EACH
-from spl.errors import (
-    ActorNotCovered,
-    Internal,
-    InvalidBody,
-    MethodNotAllowed,
-    NotFound,
-    RequestsExceeded,
-    SplError,
-)
-from spl.kernel.principals import ADMIN, CONFIG_WRITE, RECORDS_READ
-from spl.kernel.rows import STATES
+from spl.errors import ActorNotCovered, NotFound, RequestsExceeded, SplError
 
 if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
     from contextlib import AbstractAsyncContextManager
 
-    from starlette.responses import Response
+    from starlette.routing import Route
     from starlette.types import ASGIApp, Receive, Scope, Send
 
     from spl.api.authentication import Authenticator
+    from spl.api.operations import Asked, Operation, Plain
+    from spl.api.queries import Page, Query, RecordsQuery, RunsQuery, WatchQuery
+    from spl.api.requests import Body, CheckBody, EventBody, RecordBody, SearchBody, StartBody
     from spl.api.watching import Watching
     from spl.kernel.kernel import Kernel
     from spl.kernel.principals import Principal
@@ -60,21 +44,16 @@ if TYPE_CHECKING:
     from spl.transports.profiles import Profiles
     from spl.transports.starting import Transports
 
-_OPEN = "/health"
-"""The one path that needs no bearer."""
-
 _MOST_EACH = MOST_EACH + 32
 """Requests of one member at once, its event streams among them: each may hold a body of the largest size."""
 
 _SEARCH_SECONDS, _MEMBERS_SEARCH_SECONDS = 5.0, 1.0
 """How long the operator's search may take, and a member's: they are made one at a time."""
 
-Handler = Callable[["Request", "Principal"], Awaitable["Response"]]
-
 
 @dataclass(frozen=True)
 class OperatorApi:
-    """The routes; `health` gives what the daemon itself knows of its state."""
+    """The handlers; `health` gives what the daemon itself knows of its state."""
 
     kernel: Kernel
     transports: Transports
@@ -87,56 +66,26 @@ class OperatorApi:
     _searches: Turns = field(default_factory=Turns)
     """A search may take a member's whole second: no listing waits behind those of many."""
     _going: Counter[str] = field(default_factory=Counter)
+    _description: list[bytes] = field(default_factory=list)
+    _describing: asyncio.Lock = field(default_factory=asyncio.Lock)
+
+    def operations(self) -> list[Operation]:
+        """Give the table of what is answered, one row a method and path."""
+        return operations(self, MembersApi(self.kernel, self.authenticator))
 
     def routes(self) -> list[Route]:
-        """Give the routes, one a method and path."""
-        members = MembersApi(self.kernel, self.authenticator)
-        return [
-            Route(_OPEN, _alive, methods=["GET"]),
-            self._route("GET", "/v1/engine/health", self._engine_health),
-            _no_head(self._route("GET", "/v1/engine/watch", self._engine_watch)),
-            self._route("POST", "/v1/records", self._append),
-            self._route("GET", "/v1/records", self._records),
-            self._route("POST", "/v1/records/query", self._search),
-            self._route("GET", "/v1/records/{id}", self._record),
-            self._route("GET", "/v1/threads", self._threads),
-            self._route("GET", "/v1/threads/{thread}/records", self._thread_records),
-            _no_head(self._route("GET", "/v1/threads/{thread}/watch", self._watch)),
-            _no_head(self._route("GET", "/v1/watch", self._watch)),
-            self._route("POST", "/v1/work/loop", self._start),
-            self._route("POST", "/v1/work/loop/preview", self._preview),
-            self._route("POST", "/v1/work/loop/{thread}/cancel", self._cancel),
-            self._route("GET", "/v1/runs", self._runs),
-            self._route("GET", "/v1/runs/{thread}", self._run),
-            self._route("POST", "/v1/runs/{thread}/events", self._event),
-            self._route("POST", "/v1/provider/check", self._check_provider),
-            self._route("GET", "/v1/rules", self._rules),
-            self._route("GET", "/v1/tiers", self._tiers),
-            self._route("POST", "/v1/members", members.add),
-            self._route("GET", "/v1/members", members.members),
-            self._route("DELETE", "/v1/members/{label}", members.revoke),
-            self._route("POST", "/v1/tokens", members.mint),
-            self._route("GET", "/v1/tokens", members.tokens),
-            self._route("POST", "/v1/tokens/{id}/rotate", members.rotate),
-            self._route("DELETE", "/v1/tokens/{id}", members.revoke_token),
-            self._route("GET", "/v1/profiles", self._profiles),
-            self._route("GET", "/v1/profiles/{name}", self._profile),
-        ]
+        """Give the routes, one a path."""
+        return routes(self.operations())
 
     def app(self, *, max_body_bytes: int) -> ASGIApp:
         """Give the application.
 
         Nothing of a body is read for someone who is not known, nor past `max_body_bytes` for anyone.
         """
-        app = Starlette(
-            routes=_merged(self.routes()),
-            exception_handlers={
-                SplError: _on_error,  # type: ignore[dict-item]
-                HTTPException: _on_http_error,  # type: ignore[dict-item]
-                Exception: _on_fault,
-            },
-        )
+        table = self.operations()
+        app = Starlette(routes=routes(table), exception_handlers=HANDLERS)
         app.router.redirect_slashes = False
+        open_to_all = {operation.path for operation in table if not operation.needs_bearer}
 
         async def still_known(scope: Scope, receive: Receive, send: Send) -> None:
             # Asked again: the bearer may have been revoked, or rotated away, while the body was waited for.
@@ -150,7 +99,7 @@ class OperatorApi:
         bodiless, limited = body_limit(app, 0), body_limit(still_known, max_body_bytes)
 
         async def known_only(scope: Scope, receive: Receive, send: Send) -> None:
-            if scope["type"] == "http" and scope["path"] == _OPEN:
+            if scope["type"] == "http" and scope["path"] in open_to_all:
                 await bodiless(scope, receive, send)
                 return
             try:
@@ -179,18 +128,24 @@ class OperatorApi:
                 retry_after_secs=1,
             )
 
-    def _route(self, method: str, path: str, handler: Handler) -> Route:
-        async def endpoint(request: Request) -> Response:
-            return await handler(request, request.scope["principal"])
+    async def alive(self, _: Plain) -> Response:
+        """Answer `GET /health`."""
+        return JsonAnswer({"status": "ok"})
 
-        return _at(path, endpoint, [method])
+    async def description(self, _: Plain) -> Response:
+        """Answer `GET /openapi.json`, which is made when it is asked for first."""
+        async with self._describing:
+            if not self._description:
+                self._description.append(await asyncio.to_thread(rendered, self.operations()))
+        return Response(self._description[0], media_type="application/json")
 
-    async def _engine_health(self, request: Request, principal: Principal) -> Response:
-        query(request)
+    async def engine_health(self, asked: Plain) -> Response:
+        """Answer `GET /v1/engine/health`."""
         health = await self.health()
-        if principal.sees is not None:
+        whose = asked.principal.sees
+        if whose is not None:
             # Why a layer does not hold, and what the backups are, is told with paths of the host.
-            health["spend"]["usd"] = float(self.kernel.usage.spent(principal.sees))
+            health["spend"]["usd"] = float(self.kernel.usage.spent(whose))
             for part, told in (
                 ("instance", "home"),
                 ("instance", "host"),
@@ -204,56 +159,70 @@ class OperatorApi:
                 health.get(part, {}).pop(told, None)
         return JsonAnswer(health)
 
-    async def _engine_watch(self, request: Request, principal: Principal) -> Response:
-        principal.require(ADMIN)
-        query(request)
+    async def engine_watch(self, asked: Plain) -> Response:
+        """Answer `GET /v1/engine/watch`."""
         return EngineStream(
             self.watching,
-            principal,
-            lambda: self.authenticator.principal(request),
+            asked.principal,
+            lambda: self.authenticator.principal(asked.request),
             health=self.health,
             workers=self.transports.workers,
             log=self.log,
         )
 
-    async def _append(self, request: Request, principal: Principal) -> Response:
-        query(request)
-        async with await self._turn(request, principal):
-            body = await read_body(request, RecordBody)
-            appended = await self.kernel.write(principal, body.draft())
-            return JsonAnswer(appended.record.wire(), 201 if appended.created else 200)
+    async def check_provider(self, asked: Asked[Query, CheckBody]) -> Response:
+        """Answer `POST /v1/provider/check`."""
+        body = await asked.body()
+        return JsonAnswer(await self.kernel.check_provider(asked.principal, body.model))
 
-    async def _records(self, request: Request, principal: Principal) -> Response:
-        principal.require(RECORDS_READ)
-        fields = query(request, "thread", "actor", "kind", "since", "limit")
-        since, limit = page(fields)
-        return await self._listing(
-            principal,
-            since,
-            limit,
-            thread=fields.get("thread"),
-            actor=fields.get("actor"),
-            kind=fields.get("kind"),
+    async def rules(self, _: Plain) -> Response:
+        """Answer `GET /v1/rules`."""
+        rules = self.kernel.config.rules.listed()
+        return listing(
+            [{"object": "rule", **asdict(rule), "hits": hits} for rule, hits in rules], has_more=False
         )
 
-    async def _record(self, request: Request, principal: Principal) -> Response:
-        principal.require(RECORDS_READ)
-        query(request)
-        record = await self.kernel.store.get(request.path_params["id"])
-        if record is None or not await self.kernel.reading(principal).may_read(record.thread):
-            raise NotFound("there is no record with this id")
-        return JsonAnswer(record.wire())
+    async def tiers(self, _: Plain) -> Response:
+        """Answer `GET /v1/tiers`."""
+        return listing([tier.wire() for tier in self.kernel.config.tiers()], has_more=False)
 
-    async def _search(self, request: Request, principal: Principal) -> Response:
-        principal.require(RECORDS_READ)
-        query(request)
-        async with self._searches.of(principal.sees):
-            body = await read_body(request, SearchBody)
+    async def listed_profiles(self, _: Plain) -> Response:
+        """Answer `GET /v1/profiles`."""
+        return listing(await self.profiles.listed(), has_more=False)
+
+    async def profile(self, asked: Plain) -> Response:
+        """Answer `GET /v1/profiles/{name}`."""
+        return JsonAnswer(await self.profiles.described(asked.path["name"]))
+
+    async def append(self, asked: Asked[Query, RecordBody]) -> Response:
+        """Answer `POST /v1/records`."""
+        async with await self._turn(asked):
+            body = await asked.body()
+            appended = await self.kernel.write(asked.principal, body.draft())
+            return JsonAnswer(appended.record.wire(), 201 if appended.created else 200)
+
+    async def records(self, asked: Asked[RecordsQuery, Body]) -> Response:
+        """Answer `GET /v1/records`."""
+        query = asked.query
+        return await self._listing(
+            asked.principal,
+            query.since,
+            query.limit,
+            thread=query.thread,
+            actor=query.actor,
+            kind=query.kind,
+        )
+
+    async def search(self, asked: Asked[Query, SearchBody]) -> Response:
+        """Answer `POST /v1/records/query`."""
+        whose = asked.principal.sees
+        async with self._searches.of(whose):
+            body = await asked.body()
             found = await self.kernel.store.search(
                 body.search(),
-                owner=principal.sees,
+                owner=whose,
                 most_bytes=PAGE_BYTES,
-                seconds=_SEARCH_SECONDS if principal.sees is None else _MEMBERS_SEARCH_SECONDS,
+                seconds=_SEARCH_SECONDS if whose is None else _MEMBERS_SEARCH_SECONDS,
                 explain=body.explain,
             )
             records = within_a_page(found.records)
@@ -261,32 +230,42 @@ class OperatorApi:
         plan = {} if found.plan is None else {"plan": found.plan._asdict()}
         return listing(records, has_more=more, **plan)
 
-    async def _threads(self, request: Request, principal: Principal) -> Response:
-        principal.require(RECORDS_READ)
-        since, limit = page(query(request, "since", "limit"))
-        async with self._turns.of(principal.sees):
-            rows = await self.kernel.store.threads(owner=principal.sees, since=since, limit=limit + 1)
+    async def record(self, asked: Plain) -> Response:
+        """Answer `GET /v1/records/{id}`."""
+        record = await self.kernel.store.get(asked.path["id"])
+        if record is None or not await self.kernel.reading(asked.principal).may_read(record.thread):
+            raise NotFound("there is no record with this id")
+        return JsonAnswer(record.wire())
+
+    async def threads(self, asked: Asked[Page, Body]) -> Response:
+        """Answer `GET /v1/threads`."""
+        whose, since, limit = asked.principal.sees, asked.query.since, asked.query.limit
+        async with self._turns.of(whose):
+            rows = await self.kernel.store.threads(owner=whose, since=since, limit=limit + 1)
             return listing(
                 [{"object": "thread", **row._asdict()} for row in rows[:limit]], has_more=len(rows) > limit
             )
 
-    async def _thread_records(self, request: Request, principal: Principal) -> Response:
-        principal.require(RECORDS_READ)
-        since, limit = page(query(request, "since", "limit"))
-        return await self._listing(principal, since, limit, thread=request.path_params["thread"])
+    async def thread_records(self, asked: Asked[Page, Body]) -> Response:
+        """Answer `GET /v1/threads/{thread}/records`."""
+        query = asked.query
+        return await self._listing(asked.principal, query.since, query.limit, thread=asked.path["thread"])
 
-    async def _watch(self, request: Request, principal: Principal) -> Response:
-        principal.require(RECORDS_READ)
-        position, since_clock = beginning(request, query(request, "since", "since_clock"))
+    async def watch(self, asked: Asked[WatchQuery, Body]) -> Response:
+        """Answer `GET /v1/watch`."""
         return EventStream(
             self.watching,
-            principal,
-            lambda: self.authenticator.principal(request),
-            lambda: self._turns.of(principal.sees),
-            thread=request.path_params.get("thread"),
-            position=position,
-            since_clock=since_clock,
+            asked.principal,
+            lambda: self.authenticator.principal(asked.request),
+            lambda: self._turns.of(asked.principal.sees),
+            thread=asked.path.get("thread"),
+            position=asked.query.beginning(asked.request),
+            since_clock=asked.query.since_clock,
         )
+
+    async def watch_thread(self, asked: Asked[WatchQuery, Body]) -> Response:
+        """Answer `GET /v1/threads/{thread}/watch`."""
+        return await self.watch(asked)
 
     async def _listing(
         self,
@@ -312,155 +291,63 @@ class OperatorApi:
         async with self._turns.of(principal.sees):
             return await record_listing(read, since, limit)
 
-    async def _turn(self, request: Request, principal: Principal) -> AbstractAsyncContextManager[None]:
+    async def _turn(self, asked: Asked[Any, Any]) -> AbstractAsyncContextManager[None]:
         """Give the wait for one's turn to have a body worked on that is long, and none for another."""
-        is_long = len(await request.body()) > LONG
-        return self._turns.of(principal.sees) if is_long else nullcontext()
+        is_long = len(await asked.request.body()) > LONG
+        return self._turns.of(asked.principal.sees) if is_long else nullcontext()
 
-    async def _start(self, request: Request, principal: Principal) -> Response:
-        query(request)
-        async with await self._turn(request, principal):
-            body = await read_body(request, StartBody)
-        run = await self.transports.start(principal, body.start())
+    async def start(self, asked: Asked[Query, StartBody]) -> Response:
+        """Answer `POST /v1/work/loop`."""
+        async with await self._turn(asked):
+            body = await asked.body()
+        run = await self.transports.start(asked.principal, body.start())
         return JsonAnswer(await self.kernel.rows.row(run.terms.thread), 201)
 
-    async def _preview(self, request: Request, principal: Principal) -> Response:
-        query(request)
-        async with await self._turn(request, principal):
-            body = await read_body(request, StartBody)
-        return JsonAnswer(await self.transports.preview(principal, body.start()))
+    async def preview(self, asked: Asked[Query, StartBody]) -> Response:
+        """Answer `POST /v1/work/loop/preview`."""
+        async with await self._turn(asked):
+            body = await asked.body()
+        return JsonAnswer(await self.transports.preview(asked.principal, body.start()))
 
-    async def _event(self, request: Request, principal: Principal) -> Response:
-        query(request)
-        async with await self._turn(request, principal):
-            (await read_body(request, EventBody)).require_known()
-        return await self._stop(request, principal)
+    async def event(self, asked: Asked[Query, EventBody]) -> Response:
+        """Answer `POST /v1/runs/{thread}/events`."""
+        async with await self._turn(asked):
+            (await asked.body()).require_known()
+        return await self._stop(asked)
 
-    async def _cancel(self, request: Request, principal: Principal) -> Response:
-        """Answer the older name of the stop event, which takes no body, or an empty object."""
-        query(request)
-        if await request.body():
-            async with await self._turn(request, principal):
-                await read_body(request, Body)
-        return await self._stop(request, principal)
+    async def cancel(self, asked: Plain) -> Response:
+        """Answer `POST /v1/work/loop/{thread}/cancel`."""
+        if await asked.request.body():
+            async with await self._turn(asked):
+                await asked.body()
+        return await self._stop(asked)
 
-    async def _stop(self, request: Request, principal: Principal) -> Response:
-        thread = request.path_params["thread"]
-        await self.kernel.stop(principal, thread)
+    async def _stop(self, asked: Asked[Any, Any]) -> Response:
+        thread = asked.path["thread"]
+        await self.kernel.stop(asked.principal, thread)
         return JsonAnswer({"object": "event", "type": "stop", "thread": thread}, 202)
 
-    async def _runs(self, request: Request, principal: Principal) -> Response:
-        principal.require(RECORDS_READ)
-        fields = query(request, "state", "actor", "since", "limit", "order")
-        since, limit = page(fields)
-        order = fields.get("order", "oldest")
-        if order not in ("oldest", "newest") or (order == "newest" and "since" in fields):
-            raise InvalidBody("the query's 'order' must be oldest, or newest and without 'since'")
-        if fields.get("state", "running") not in STATES:
-            raise InvalidBody(f"the query's 'state' must be one of {', '.join(STATES)}")
-        actor = fields.get("actor", principal.sees)
-        if principal.sees not in (None, actor):
+    async def runs(self, asked: Asked[RunsQuery, Body]) -> Response:
+        """Answer `GET /v1/runs`."""
+        query, whose = asked.query, asked.principal.sees
+        actor = whose if query.actor is None else query.actor
+        if whose not in (None, actor):
             raise ActorNotCovered(f"the bearer does not cover the runs of {actor!r}")
-        state = fields.get("state")
-        async with self._turns.of(principal.sees):
-            if order == "newest":
+        async with self._turns.of(whose):
+            if query.order == "newest":
                 rows, more = await self.kernel.rows.newest(
-                    state=state, actor=actor, limit=limit, most_bytes=PAGE_BYTES
+                    state=query.state, actor=actor, limit=query.limit, most_bytes=PAGE_BYTES
                 )
             else:
                 rows, more = await self.kernel.rows.page(
-                    state=state, actor=actor, since=since, limit=limit, most_bytes=PAGE_BYTES
+                    state=query.state,
+                    actor=actor,
+                    since=query.since,
+                    limit=query.limit,
+                    most_bytes=PAGE_BYTES,
                 )
         return listing(rows, has_more=more)
 
-    async def _run(self, request: Request, principal: Principal) -> Response:
-        principal.require(RECORDS_READ)
-        query(request)
-        return JsonAnswer(await self.kernel.rows.row(request.path_params["thread"], whose=principal.sees))
-
-    async def _check_provider(self, request: Request, principal: Principal) -> Response:
-        query(request)
-        body = await read_body(request, CheckBody)
-        return JsonAnswer(await self.kernel.check_provider(principal, body.model))
-
-    async def _rules(self, request: Request, principal: Principal) -> Response:
-        principal.require(CONFIG_WRITE)
-        query(request)
-        rules = self.kernel.config.rules.listed()
-        return listing(
-            [{"object": "rule", **asdict(rule), "hits": hits} for rule, hits in rules], has_more=False
-        )
-
-    async def _tiers(self, request: Request, principal: Principal) -> Response:
-        principal.require(RECORDS_READ)
-        query(request)
-        return listing([tier.wire() for tier in self.kernel.config.tiers()], has_more=False)
-
-    async def _profiles(self, request: Request, principal: Principal) -> Response:
-        principal.require(CONFIG_WRITE)
-        query(request)
-        return listing(await self.profiles.listed(), has_more=False)
-
-    async def _profile(self, request: Request, principal: Principal) -> Response:
-        principal.require(CONFIG_WRITE)
-        query(request)
-        return JsonAnswer(await self.profiles.described(request.path_params["name"]))
-
-
-def _no_head(route: Route) -> Route:
-    """Give a route without the HEAD that Starlette adds to every GET: an answer without an end has none."""
-    (route.methods or set()).discard("HEAD")
-    return route
-
-
-async def _alive(_: Request) -> Response:
-    return JsonAnswer({"status": "ok"})
-
-
-def _merged(routes: list[Route]) -> list[Route]:
-    """Give one route for each path: Starlette answers 405 from the first that has the path, whatever follows."""
-    by_path: dict[str, list[Route]] = {}
-    for route in routes:
-        by_path.setdefault(route.path, []).append(route)
-    return [_by_method(path, found) if len(found) > 1 else found[0] for path, found in by_path.items()]
-
-
-def _by_method(path: str, routes: list[Route]) -> Route:
-    by_method = {method: route.endpoint for route in routes for method in route.methods or ()}
-
-    async def endpoint(request: Request) -> Response:
-        answer: Response = await by_method[request.method](request)
-        return answer
-
-    return _at(path, endpoint, list(by_method))
-
-
-class _Named(Route):
-    """A route to what goes by a name: asked with another method, the name is not looked up, and nothing is there."""
-
-    async def handle(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer, or say that there is nothing."""
-        if scope["method"] not in (self.methods or ()):
-            raise NotFound("there is nothing at this path")
-        await super().handle(scope, receive, send)
-
-
-def _at(path: str, endpoint: Callable[[Request], Awaitable[Response]], methods: list[str]) -> Route:
-    return (_Named if path.endswith("}") else Route)(path, endpoint, methods=methods)
-
-
-async def _on_error(_: Request, error: SplError) -> Response:
-    return error_answer(error)
-
-
-async def _on_http_error(request: Request, error: HTTPException) -> Response:
-    if error.status_code == 405:
-        answer = error_answer(MethodNotAllowed(f"{request.method} is not answered here"))
-        answer.headers["allow"] = (error.headers or {}).get("Allow", "")
-        return answer
-    return error_answer(NotFound("there is nothing at this path"))
-
-
-async def _on_fault(_: Request, __: Exception) -> Response:
-    """Answer a fault of our own; Starlette raises it again, and the listener logs what it was."""
-    return error_answer(Internal("the daemon failed on this request"))
+    async def run(self, asked: Plain) -> Response:
+        """Answer `GET /v1/runs/{thread}`."""
+        return JsonAnswer(await self.kernel.rows.row(asked.path["thread"], whose=asked.principal.sees))

@@ -1,4 +1,4 @@
-"""Reading a request: its body and its query, each against what the route knows; anything else is an error."""
+"""Reading a request's body: a model for each, which also describes it; anything else is an error."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
 
+from spl.api.queries import DEFAULT, MOST
 from spl.errors import EventUnknown, InvalidBody, MissingField
 from spl.kernel.terms import Start
 from spl.records.canonical import parse
-from spl.records.filter import MOST_OFFSET, Search, filter_of, sort_of
-from spl.records.record import Draft
+from spl.records.filter import MOST_OFFSET, MOST_SORTED, Search, filter_of, sort_of
+from spl.records.record import ACTS, DATA_TYPES, MAX_PARENTS, Draft
 
 if TYPE_CHECKING:
     from starlette.requests import Request
 
-MOST = 1000
 MOST_ITEMS = 100_000
 MOST_DIGITS = 100_000
 LONG = 16384
@@ -28,8 +28,6 @@ LONG = 16384
 _SHORT = 65536
 _LONG = 1e17
 _WITH_EXPONENT = re.compile(rb"[0-9][eE][+]?[0-9]{2}")
-_DEFAULT = 100
-_SEQUENCES = 2**63
 
 _Name = Annotated[str, Field(min_length=1, max_length=200)]
 
@@ -51,21 +49,33 @@ def _not_blank(goal: str) -> str:
 
 
 class Body(BaseModel):
-    """A body's fields; unknown ones and other types are refused."""
+    """A body's fields; unknown ones and other types are refused. Of itself it has none."""
 
-    model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
+    # Built when it is asked for first, as a query is.
+    model_config = ConfigDict(extra="forbid", strict=True, frozen=True, defer_build=True)
+
+
+def _described(about: str | None = None, **schema: Any) -> Any:
+    """Give what describes a field whose bounds are another's to judge, with a message of its own."""
+    return Field(description=about, json_schema_extra=schema)
 
 
 class RecordBody(Body):
     """`POST /v1/records`."""
 
-    thread: str
-    actor: str
-    act: str
-    body: dict[str, Any]
-    parents: list[str] = []
-    clock: int | None = None
-    data_type: str = "SCALAR"
+    thread: Annotated[str, _described(pattern="^[A-Za-z0-9._:@-]{1,200}$")]
+    actor: Annotated[
+        str, _described("whose record it is", pattern="^did:[a-z0-9]+:[A-Za-z0-9._:%-]+$", maxLength=300)
+    ]
+    act: Annotated[str, _described(enum=list(ACTS))]
+    body: Annotated[
+        dict[str, Any], _described("with a `kind` of the form `scope.category.entity.v1`, if any")
+    ]
+    parents: Annotated[
+        list[str], _described(items={"type": "string", "pattern": "^[0-9a-f]{64}$"}, maxItems=MAX_PARENTS)
+    ] = []
+    clock: Annotated[int | None, _described("the log gives the next one where it is left out")] = None
+    data_type: Annotated[str, _described(enum=list(DATA_TYPES))] = "SCALAR"
     judged_by: str | None = None
 
     def draft(self) -> Draft:
@@ -85,10 +95,19 @@ class RecordBody(Body):
 class SearchBody(Body):
     """`POST /v1/records/query`."""
 
-    filter: dict[str, Any]
+    filter: Annotated[
+        dict[str, Any], _described("what to match, as the API's page tells; `{}` is everything")
+    ]
     thread: str | None = None
-    sort: dict[str, Any] = {}
-    limit: Annotated[int, Field(ge=1, le=MOST)] = _DEFAULT
+    sort: Annotated[
+        dict[str, Any],
+        _described(
+            "fields by which to sort, the first before the others: 1 rises, -1 falls",
+            additionalProperties={"enum": [1, -1]},
+            maxProperties=MOST_SORTED,
+        ),
+    ] = {}
+    limit: Annotated[int, Field(ge=1, le=MOST)] = DEFAULT
     offset: Annotated[int, Field(ge=0, le=MOST_OFFSET)] = 0
     explain: bool = False
 
@@ -100,14 +119,19 @@ class SearchBody(Body):
 class StartBody(Body):
     """`POST /v1/work/loop`."""
 
-    goal: Annotated[str, AfterValidator(_not_blank), Field(max_length=65536)]
-    actor: _Name | None = None
-    model: _Model | None = None
+    goal: Annotated[str, AfterValidator(_not_blank), Field(max_length=65536), _described(minLength=1)]
+    actor: Annotated[_Name | None, _described("for whom; whoever asks unless it is given")] = None
+    model: Annotated[_Model | None, _described("the provider's default unless it is given")] = None
     max_turns: Annotated[int, Field(ge=1, le=100_000)] | None = None
     budget_usd: Annotated[float, Field(ge=0, le=1_000_000)] | None = None
     wall_clock_secs: Annotated[float, Field(gt=0, le=604_800)] | None = None
-    forbidden_tools: Annotated[list[_Name], Field(max_length=100)] = []
-    tools: Annotated[list[_Name], Field(max_length=100)] | None = None
+    forbidden_tools: Annotated[
+        list[_Name], Field(max_length=100), _described("tools that no call of the run may use")
+    ] = []
+    tools: Annotated[
+        Annotated[list[_Name], Field(max_length=100)] | None,
+        _described("the tools that it may use; all that are granted unless it is given"),
+    ] = None
 
     def start(self) -> Start:
         """Give the start the kernel decides on."""
@@ -132,7 +156,7 @@ class CheckBody(Body):
 class EventBody(Body):
     """`POST /v1/runs/{thread}/events`."""
 
-    type: str
+    type: Annotated[str, _described(enum=["stop"])]
 
     def require_known(self) -> None:
         """Refuse an event that no run takes; raises `EventUnknown`."""
@@ -198,44 +222,3 @@ def _refuse_long_numbers(value: Any) -> None:
                 raise InvalidBody(
                     f"the JSON has numbers with exponents of over {MOST_DIGITS} digits when they are written out"
                 )
-
-
-def query(request: Request, *known: str) -> dict[str, str]:
-    """Give the query's fields; raises `InvalidBody` for one the route does not know or that comes twice."""
-    fields: dict[str, str] = {}
-    for name, value in request.query_params.multi_items():
-        if name not in known:
-            raise InvalidBody(f"the query has no field {name!r} here: it knows {', '.join(known) or 'none'}")
-        if name in fields:
-            raise InvalidBody(f"the query names {name!r} twice")
-        fields[name] = value
-    return fields
-
-
-def page(fields: dict[str, str]) -> tuple[int, int]:
-    """Give `since` (exclusive, default 0) and `limit` (1 to 1000, default 100) of a query; raises `InvalidBody`."""
-    return _number(fields, "since", 0, 0, _SEQUENCES - 1), _number(fields, "limit", _DEFAULT, 1, MOST)
-
-
-def beginning(request: Request, fields: dict[str, str]) -> tuple[int, int | None]:
-    """Give the sequence that an event stream begins after and the clock above which it tells; raises `InvalidBody`.
-
-    `Last-Event-ID`, which a reader that comes again sends, goes before the query's `since`.
-    """
-    since, _ = page(fields)
-    known = request.headers.getlist("last-event-id")
-    if known:
-        since = _whole(",".join(known), "the header Last-Event-ID", 0, _SEQUENCES - 1)
-    clock = _number(fields, "since_clock", 0, 0, _SEQUENCES - 1) if "since_clock" in fields else None
-    return since, clock
-
-
-def _number(fields: dict[str, str], name: str, default: int, least: int, most: int) -> int:
-    said = fields.get(name)
-    return default if said is None else _whole(said, f"the query's {name!r}", least, most)
-
-
-def _whole(said: str, what: str, least: int, most: int) -> int:
-    if not (said.isascii() and said.isdigit() and len(said) < 20 and least <= int(said) <= most):
-        raise InvalidBody(f"{what} must be a whole number from {least} to {most}")
-    return int(said)

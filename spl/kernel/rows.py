@@ -6,7 +6,7 @@ Only records that the kernel or the run itself wrote on its chain count; what ot
 from __future__ import annotations
 
 from decimal import Decimal
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from spl.errors import RunNotFound
 from spl.kernel.names import ENGINE, LOOP, OUTCOME, TOOL_RESULT, TOOL_VERDICT, TURN
@@ -22,7 +22,7 @@ _PAGE, _PAGE_BYTES = 100, 4 << 20
 
 Json = dict[str, Any]
 
-STATES = ("running", "done", "stopped", "stopped_short")
+State = Literal["running", "done", "stopped", "stopped_short"]
 
 
 class Folded(NamedTuple):

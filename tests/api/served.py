@@ -20,9 +20,13 @@ from spl.api.listener import Listener, bind_tcp, bind_unix
 from spl.api.operator import OperatorApi
 from spl.api.watching import MOST, MOST_EACH, Watching
 from spl.api.worker import worker_app
+from spl.backups import Backups
+from spl.daemon import Daemon
+from spl.home import Home
 from spl.logs import Recent
 from spl.transports.profiles import Profiles
 from spl.transports.starting import Transports
+from tests.api import described
 from tests.kernel.instance import OPERATOR, Instance, instance
 
 if TYPE_CHECKING:
@@ -80,6 +84,7 @@ class Watcher:
 
     reader: asyncio.StreamReader
     writer: asyncio.StreamWriter
+    path: str
 
     async def head(self) -> Answer:
         """Read the answer's head, and its whole body unless it is a stream."""
@@ -105,6 +110,7 @@ class Watcher:
         except (asyncio.IncompleteReadError, ConnectionResetError):
             return None
         fields = dict(line.split(": ", 1) for line in said.decode().removesuffix("\n\n").split("\n"))
+        described.check_event(self.path, fields["event"], fields["data"])
         id_ = fields.get("id")
         return Event(fields["event"], None if id_ is None else int(id_), json.loads(fields["data"]))
 
@@ -154,12 +160,18 @@ class Served:
         on: str = "tcp",
         headers: dict[str, str] | None = None,
     ) -> Answer:
-        """Make one request on the socket `tcp`, `operator` or `worker`; a body that is not bytes goes as JSON."""
+        """Make one request on the socket `tcp`, `operator` or `worker`; a body that is not bytes goes as JSON.
+
+        What the operator's API answers is held to its description.
+        """
         said = dict(headers or {})
         if bearer is not None:
             said.setdefault("authorization", f"Bearer {bearer}")
         raw = body if body is None or isinstance(body, bytes) else json.dumps(body).encode()
-        return await asyncio.to_thread(self._ask, method, path, raw, said, on)
+        answer = await asyncio.to_thread(self._ask, method, path, raw, said, on)
+        if on != "worker":
+            described.check(method, path, answer.status, answer.body)
+        return answer
 
     def _ask(self, method: str, path: str, raw: bytes | None, headers: dict[str, str], on: str) -> Answer:
         if on == "tcp":
@@ -192,7 +204,7 @@ class Served:
         # In HTTP/1.0 the events stand on the connection as they are, not in chunks.
         writer.write(f"GET {path} HTTP/1.0\r\nHost: x\r\n{lines}\r\n".encode())
         try:
-            yield Watcher(reader, writer)
+            yield Watcher(reader, writer, path)
         finally:
             writer.transport.abort()
             with contextlib.suppress(OSError):
@@ -264,12 +276,6 @@ async def serving(
     async with instance(folder, *replies, **options) as here:
         transports = Transports(here.kernel, LayerError(**LAYER), credential_grace=30, run_grace=RUN_GRACE)
 
-        async def health() -> dict[str, Any]:
-            return {
-                "work_loop": {"transport": here.kernel.config.transport},
-                "spend": {"usd": float(here.kernel.usage.spent_by_all())},
-            }
-
         profiles = Profiles(Library(own=folder / "profiles"), LayerError(**LAYER))
         authenticator = Authenticator(OPERATOR, TOKEN, here.kernel.members, rotated=lambda: ROTATED)
         watching = await Watching.follow(
@@ -277,7 +283,9 @@ async def serving(
         )
         log = Recent()
         log.setFormatter(logging.Formatter('{"event":"%(message)s","level":"%(levelname)s"}'))
-        api = OperatorApi(here.kernel, transports, profiles, authenticator, watching, health, log)
+        home = Home.open(folder / "home", create=True)
+        daemon = Daemon(home, 0, here.kernel, "", transports, Backups(home, 0), began=time.monotonic())
+        api = OperatorApi(here.kernel, transports, profiles, authenticator, watching, daemon.health, log)
         app = api.app(max_body_bytes=LIMIT)
         doors = worker_app(here.kernel.credentials, max_body_bytes=worker_limit)
         tcp = bind_tcp("127.0.0.1", 0)

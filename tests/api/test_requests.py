@@ -4,33 +4,10 @@ import asyncio
 from decimal import Decimal
 
 import pytest
-from starlette.requests import Request
 
-from spl.api.requests import MOST_DIGITS, RecordBody, StartBody, page, query, read_json
+from spl.api.requests import MOST_DIGITS, RecordBody, StartBody, read_json
 from spl.errors import InvalidBody
 from spl.kernel.terms import Start
-
-
-def asked(text: str) -> Request:
-    return Request({"type": "http", "query_string": text.encode(), "headers": []})
-
-
-def test_a_query_gives_its_fields() -> None:
-    assert query(asked("thread=th_x&since=3"), "thread", "since") == {"thread": "th_x", "since": "3"}
-    assert query(asked("")) == {}
-
-
-def test_a_field_that_is_empty_is_still_a_field() -> None:
-    with pytest.raises(InvalidBody, match="knows none"):
-        query(asked("x="))
-
-
-def test_a_page_has_its_defaults_and_its_bounds() -> None:
-    assert page({}) == (0, 100)
-    assert page({"since": str(2**63 - 1), "limit": "1000"}) == (2**63 - 1, 1000)
-    for fields in ({"limit": "1001"}, {"since": str(2**63)}, {"limit": "+1"}, {"limit": "1_0"}):
-        with pytest.raises(InvalidBody, match="whole number from"):
-            page(fields)
 
 
 def test_a_start_leaves_to_the_tier_what_it_does_not_say() -> None:
