@@ -6,7 +6,7 @@ PYTHON := $(VENV)/bin/python
 SPL_PATH := PATH="$(CURDIR)/$(VENV)/bin:$$PATH"
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test soak engine escape lint format docs claims requirements clean
+.PHONY: help setup demo test soak engine escape bench lint format docs claims requirements clean
 
 help: ## list these targets
 	@sed -n 's/^\([a-z]*\):[^#]*## /\1|/p' $(MAKEFILE_LIST) | while IFS='|' read -r target text; do \
@@ -37,6 +37,9 @@ $(ENGINE)/.installed: requirements/engine.txt | setup
 escape: setup ## make every attempt to escape, and take each layer away, in both shapes; writes escape/report.json (as root)
 	$(VENV)/bin/spl escape run -o table --save escape/report.json
 	$(PYTHON) -m tests.pages
+
+bench: setup ## measure what confinement and judgment cost on this host; writes docs/performance.md (as root, with nothing else going on)
+	$(PYTHON) -m tests.performance_page
 
 lint: setup ## check style, types and the arrows between the rooms
 	$(VENV)/bin/ruff check .

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 SHIPPED = groups.FOLDER.parent
+NAMES = "a name is lower-case letters, digits and dashes, at most 64, and begins with a letter"
 _NAME = re.compile(r"[a-z][a-z0-9-]{0,63}")
 DEEPEST = 8
 _MOST_BYTES = 64 << 10
@@ -84,10 +85,21 @@ class Library:
         self._loaded[name] = (documents, profile)
         return profile
 
-    def _chain(self, name: str) -> list[Document]:
-        """Give the documents a profile is merged from, its own first."""
+    def draft(self, name: str, text: str, file: str | None = None) -> Profile:
+        """Read a text as the profile it would be under a name, though no file holds it; `file` is what errors call it.
+
+        Raises `ProfileError`, also for a text that is too long for a file.
+        """
+        data = text.encode()
+        document = Document(file or f"{name}.toml", data)
+        if len(data) > _MOST_BYTES:
+            raise ProfileError(document.file, "", f"it is longer than {_MOST_BYTES} bytes")
+        return _profile(name, self._chain(name, document), self._shipped)
+
+    def _chain(self, name: str, first: Document | None = None) -> list[Document]:
+        """Give the documents a profile is merged from, its own first; that is the one given, if one is."""
         names = [name]
-        documents = [self._find(name)]
+        documents = [first or self._find(name)]
         while (parent := documents[-1].values.get(_EXTENDS)) is not None:
             last = documents[-1]
             if not isinstance(parent, str):
@@ -117,10 +129,8 @@ class Library:
             raise ProfileError(str(self._own), "", f"the folder cannot be read: {error.strerror}") from None
 
     def _find(self, name: str) -> Document:
-        if not _NAME.fullmatch(name):
-            raise UnknownProfile(
-                repr(name), "", "a name is lower-case letters, digits and dashes, and begins with a letter"
-            )
+        if not is_name(name):
+            raise UnknownProfile(repr(name), "", NAMES)
         if name in self._shipped:
             return self._shipped[name]
         own = None if self._own is None else self._own / f"{name}.toml"
@@ -128,6 +138,11 @@ class Library:
             near = suggestion(name, [*self._shipped, *self.own()])
             raise UnknownProfile(name, "", f"there is no profile {name!r}{near}")
         return Document(str(own), _own_bytes(own))
+
+
+def is_name(text: str) -> bool:
+    """Whether a profile can have this name."""
+    return _NAME.fullmatch(text) is not None
 
 
 class UnknownProfile(ProfileError, LookupError):

@@ -8,18 +8,18 @@ from __future__ import annotations
 
 import os
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from bwrap import groups, seccomp, sources
 from bwrap.mounts import IMAGE, Kind, Mount, Places, mounts
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
     from bwrap.host import Host
     from bwrap.profile import Limits, Namespaces, Profile
 
-__all__ = ["PATH", "Kind", "Mount", "Places", "Plan", "resolve"]
+__all__ = ["PATH", "Kind", "Mount", "Places", "Plan", "Term", "resolve"]
 
 PATH = "/usr/bin"
 
@@ -28,6 +28,19 @@ _CLONE_THREAD = 0x00010000
 _PER_DESCRIPTOR = 512 << 10
 _PER_PROCESS = 8 << 20
 _PER_FILE = 1 << 10
+
+
+class Term(NamedTuple):
+    """One part of the most memory a worker can take up: what it is, how many of it, and bytes for each."""
+
+    what: str
+    number: int
+    each: int
+
+    @property
+    def total(self) -> int:
+        """Give its bytes."""
+        return self.number * self.each
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +73,12 @@ class Plan:
 
     @property
     def worst_case(self) -> int:
-        """The most memory one worker can take up, in bytes: what admission reckons with.
+        """The most memory one worker can take up, in bytes: what admission reckons with, and the sum of its terms."""
+        return sum(term.total for term in self.worst_case_terms)
+
+    @property
+    def worst_case_terms(self) -> tuple[Term, ...]:
+        """What the most memory that one worker can take up is made of.
 
         The address space of each process it can have, all its file systems full, and the kernel's own share: for each
         descriptor a send buffer of 208 KiB (net.core.wmem_default, rounded up to 256), twice, since as many sockets
@@ -69,10 +87,28 @@ class Plan:
         the machine has pages (tmpfs(5), nr_inodes, which bubblewrap cannot set); one takes about 1 KiB.
         """
         limits, processes = self.limits, self._most_processes()
-        each = limits.address_space + limits.open_files * _PER_DESCRIPTOR + _PER_PROCESS
-        writable = sum(1 for _ in self.find(Kind.TMPFS))
-        files = writable * (os.sysconf("SC_PHYS_PAGES") // 2) * _PER_FILE
-        return processes * each + files + sum(mount.size for mount in self.mounts)
+        descriptors = processes * limits.open_files
+        files = sum(1 for _ in self.find(Kind.TMPFS)) * (os.sysconf("SC_PHYS_PAGES") // 2)
+        return (
+            Term("the address space of a process", processes, limits.address_space),
+            Term("the kernel's buffers of a descriptor that is a socket", descriptors, _PER_DESCRIPTOR),
+            Term(
+                "the kernel's tables and stacks for a process, and bubblewrap's monitor",
+                processes,
+                _PER_PROCESS,
+            ),
+            *(
+                Term(f"what can be written in {mount.target}", 1, mount.size)
+                for mount in self.mounts
+                if mount.size and mount.kind is Kind.TMPFS
+            ),
+            Term(
+                "empty folders, each a file system in memory that is closed to it",
+                1,
+                sum(mount.size for mount in self.mounts if mount.kind is not Kind.TMPFS),
+            ),
+            Term("the kernel's inode of a file in memory, whose number no option bounds", files, _PER_FILE),
+        )
 
     def find(self, kind: Kind) -> Iterator[Mount]:
         """Give the mounts of one kind, parents before children."""
@@ -113,8 +149,13 @@ class Plan:
         return 1
 
 
-def resolve(profile: Profile, host: Host, places: Places) -> Plan:
-    """Resolve a profile on a host.
+def resolve(
+    profile: Profile,
+    host: Host,
+    places: Places,
+    compiled: Callable[[seccomp.Rules], seccomp.Filter] = seccomp.compile_filter,
+) -> Plan:
+    """Resolve a profile on a host; who makes many plans may keep the filters that were `compiled`.
 
     Raises `ProfileError` at the word that cannot be had, `seccomp.FilterError`, or `LayerError` for a source that is
     missing or not to be shown. It looks through the folders that the profile shows, which may take a moment.
@@ -132,7 +173,7 @@ def resolve(profile: Profile, host: Host, places: Places) -> Plan:
         absent=absent,
         proc=profile.filesystem.proc == "own",
         limits=profile.limits,
-        filter=seccomp.compile_filter(rules),
+        filter=compiled(rules),
         host=host,
         places=places,
     )

@@ -11,9 +11,11 @@ import errno
 import os
 import re
 from collections import Counter
+from contextlib import suppress
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple
 
-from bwrap import seccomp
+from bwrap import floor, lines, seccomp, sources
 from bwrap.host import Shape
 from bwrap.mounts import Kind
 from bwrap.text import printable, sized
@@ -21,6 +23,7 @@ from bwrap.text import printable, sized
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from bwrap.lines import Line
     from bwrap.plan import Plan
     from bwrap.profile import Limits
 
@@ -33,7 +36,8 @@ _PIECE = re.compile(r'"(?:[^"\\]|\\.)*"|/\*.*?\*/|[^"/,()\[\]{}]+|.')
 _SIGNAL = re.compile(r"(?:\[pid +\d+\] )?--- (SIG[A-Z0-9]+) \{.*\bsi_code=0x80 .*\} ---")
 _KILLED = re.compile(r"(?:\[pid +\d+\] )?\+\+\+ killed by (SIG[A-Z0-9]+)(?: \(core dumped\))? \+\+\+")
 _UNNAMED = re.compile(r"syscall_0x([0-9a-f]+)")
-_NUMBER = re.compile(r"-?(?:0x[0-9a-f]+|\d+)")
+_OCTAL = re.compile(r"-?0[0-7]+")
+_NUMBER = re.compile(r"-?(?:0x[0-9a-f]{1,32}|0[0-7]{0,42}|[1-9][0-9]{0,38})")
 _QUOTED = re.compile(r'"((?:[^"\\]|\\.)*)"(?!\.\.\.)')
 _ESCAPE = re.compile(rb"\\([0-7]{1,3}|x[0-9a-f]{2}|.)", re.DOTALL)
 _LETTERS = {b"n": b"\n", b"t": b"\t", b"r": b"\r", b"v": b"\v", b"f": b"\f"}
@@ -58,13 +62,22 @@ _USUAL = re.compile(
 )
 
 
-class Refused(NamedTuple):
-    """One thing that was refused: by which layer, what it was, what it answered, and how often."""
+@dataclass(frozen=True, slots=True)
+class Refused:
+    """One thing that was refused: by which layer, what it was, what it answered, and how often.
+
+    `line` is what a profile would have to say to let it through, whoever allows that; None where no words can.
+    """
 
     layer: str
     what: str
     answer: str
     times: int
+    line: Line | None = field(default=None, compare=False)
+
+    def wire(self) -> dict[str, object]:
+        """Give the facts by name, for answers."""
+        return {"layer": self.layer, "what": self.what, "answer": self.answer, "times": self.times}
 
     @property
     def usual(self) -> str | None:
@@ -79,6 +92,15 @@ class Refused(NamedTuple):
         return (self.usual is not None, not on_purpose, self.layer, -self.times, self.what)
 
 
+class Call(NamedTuple):
+    """A line of a trace: a call's name, its arguments as strace writes them, and its errno or what it gave."""
+
+    name: str
+    given: list[str]
+    failed: str | None
+    result: str | None
+
+
 class Refusals:
     """Reads a trace line by line, from the moment the command is executed.
 
@@ -91,23 +113,27 @@ class Refusals:
         self._rules, self._arch = plan.filter.rules, plan.filter.arch
         self._launcher, self._program = os.fsencode(command[0]), os.fsencode(command[3])
         self._seen: Counter[tuple[str, str, str]] = Counter()
+        self._lines: dict[tuple[str, str, str], Line | None] = {}
         self.begun = False
 
     def take(self, line: str) -> None:
         """Take one line in; one that does not read as strace's is no line of a trace."""
         if signal := _SIGNAL.fullmatch(line) or _KILLED.fullmatch(line):
             self._signalled(signal[1])
-        elif call := _read(line):
-            name, given, answer = call
+        elif call := read(line):
+            name, given, answer, _ = call
             if not self.begun and name == "execve":
-                path = _path(given[0])
+                path = path_of(given[0])
                 self.begun = path == self._program or (path == self._launcher and answer is not None)
             if self.begun and answer is not None:
                 self._failed(name, given, answer)
 
     def found(self) -> list[Refused]:
         """Give what was refused so far: what was refused on purpose first, what nearly every program misses last."""
-        return sorted((Refused(*key, times) for key, times in self._seen.items()), key=lambda row: row.order)
+        return sorted(
+            (Refused(*key, times, self._lines.get(key)) for key, times in self._seen.items()),
+            key=lambda row: row.order,
+        )
 
     def _signalled(self, name: str) -> None:
         if not self.begun:
@@ -116,33 +142,37 @@ class Refusals:
             self._note("syscalls", "a call of another architecture", "SIGSYS")
         elif name in _LIMIT_SIGNALS:
             what, key = _LIMIT_SIGNALS[name]
-            self._note("limits", limited(self._plan.limits, what, key), name)
+            self._note(
+                "limits", limited(self._plan.limits, what, key), name, lines.raised(self._plan.limits, key)
+            )
 
     def _failed(self, name: str, given: list[str], answer: str) -> None:
-        path = next((found for each in given if (found := _path(each)) is not None), None)
+        path = next((found for each in given if (found := path_of(each)) is not None), None)
         shown = name if path is None else printable(os.fsdecode(path))
         if self._filtered(name, given, answer):
-            self._note("syscalls", self._called(name, given), answer)
+            self._note("syscalls", *self._called(name, given, answer))
         elif answer == "EROFS":
-            self._note("mounts", f"to change {shown}", answer)
+            self._note("mounts", f"to change {shown}", answer, writable(path))
         elif answer == "ENOENT" and path is not None and path.startswith(b"/") and os.path.lexists(path):
             # Of what is shown, execve says so of the interpreter that its first line or its header names.
             if name != "execve" or not self._is_shown(path):
-                self._note("mounts", f"{shown}{_HOST_HAS}", answer)
+                self._note("mounts", f"{shown}{_HOST_HAS}", answer, _shown(path))
         elif answer == "EACCES" and path is not None and self._is_the_uids(name, path):
             self._note("separate_user", f"{shown}, which is closed to the command's own uid", answer)
         elif answer in _NETWORK:
-            self._note("network", name, answer)
+            self._note("network", name, answer, lines.share("net"))
         elif answer in _LIMITS:
             key, calls = _LIMITS[answer]
             if calls is None or name in calls:
-                self._note("limits", limited(self._plan.limits, name, key), answer)
+                line = lines.raised(self._plan.limits, key)
+                self._note("limits", limited(self._plan.limits, name, key), answer, line)
 
-    def _note(self, layer: str, what: str, answer: str) -> None:
+    def _note(self, layer: str, what: str, answer: str, line: Line | None = None) -> None:
         key = (layer, what, answer)
         if key not in self._seen and len(self._seen) >= _MOST:
-            key = (layer, "and more that is not listed", answer)
+            key, line = (layer, "and more that is not listed", answer), None
         self._seen[key] += 1
+        self._lines.setdefault(key, line)
 
     def _is_the_uids(self, name: str, path: bytes) -> bool:
         """Whether a file that the host shows is refused to the command's uid, and would not be to this process's."""
@@ -162,7 +192,7 @@ class Refusals:
         condition = self._rules.when.get(call) if call is not None else None
         arguments: tuple[int, ...] = ()
         if condition is not None:
-            values = [_number(each) for each in given[: condition.argument + 1]]
+            values = [number_of(each) for each in given[: condition.argument + 1]]
             if len(values) <= condition.argument or values[-1] is None:
                 return False
             arguments = tuple(value or 0 for value in values)
@@ -179,12 +209,17 @@ class Refusals:
             (call for call in seccomp.names(self._arch) if seccomp.number(call, self._arch) == wanted), None
         )
 
-    def _called(self, name: str, given: list[str]) -> str:
+    def _called(self, name: str, given: list[str], answer: str) -> tuple[str, str, Line | None]:
+        """Say what was called, with the argument that decides, what it answered, and the line that would allow it."""
         call = self._known(name)
-        condition = self._rules.when.get(call) if call is not None else None
+        if call is None:
+            return name, answer, None
+        condition = self._rules.when.get(call)
+        line = line_for(call, given, condition.argument if condition else None)
         if condition is None:
-            return call or name
-        return f"{call} with argument {condition.argument} {printable(_symbol(given[condition.argument]))}"
+            return call, answer, line
+        symbol = printable(_symbol(given[condition.argument]))
+        return f"{call} with argument {condition.argument} {symbol}", answer, line
 
 
 def limited(limits: Limits, what: str, key: str) -> str:
@@ -194,8 +229,24 @@ def limited(limits: Limits, what: str, key: str) -> str:
     return f"{what}, where {key} is {said}"
 
 
-def _read(line: str) -> tuple[str, list[str], str | None] | None:
-    """Read a call's line: its name, its arguments, and the errno it failed with, if it did."""
+def line_for(call: str, given: Sequence[str], argument: int | None) -> Line | None:
+    """Give the line that allows a call as it was made: for one value of the argument that decides, or whatever it is.
+
+    Where the profile compares no argument, the floor may: it allows some calls for some values alone. None where the
+    argument's value cannot be told.
+    """
+    if argument is None and call in floor.ONLY:
+        argument = floor.ONLY[call][0]
+    if argument is None:
+        return lines.allow(call)
+    value = number_of(given[argument]) if argument < len(given) else None
+    if value is None:
+        return None
+    return lines.when(call, argument, lines.constant(call, _symbol(given[argument]), value & 0xFFFFFFFF))
+
+
+def read(line: str) -> Call | None:
+    """Read a call's line; None for one that does not read as strace's."""
     begins = _BEGINNING.match(line)
     if begins is None:
         return None
@@ -204,7 +255,9 @@ def _read(line: str) -> tuple[str, list[str], str | None] | None:
         text = piece[0]
         if text == ")" and depth == 0:
             ends = _ENDING.fullmatch(line, piece.start())
-            return (begins[1], [each.strip() for each in given], ends[2]) if ends else None
+            if ends is None:
+                return None
+            return Call(begins[1], [each.strip() for each in given], ends[2], ends[3])
         if text == "," and depth == 0:
             given.append("")
             continue
@@ -213,7 +266,25 @@ def _read(line: str) -> tuple[str, list[str], str | None] | None:
     return None
 
 
-def _path(argument: str) -> bytes | None:
+def _shown(path: bytes) -> Line | None:
+    with suppress(ValueError):
+        return lines.show(os.fsdecode(path))
+    return None
+
+
+def writable(path: bytes | None) -> Line | None:
+    """Give the line for a folder in memory in which a file could be made; the host itself no profile can open."""
+    if path is None or not path.startswith(b"/") or os.path.dirname(path) == b"/":
+        return None
+    folder = os.fsdecode(os.path.dirname(path))
+    with suppress(ValueError):
+        if any(sources.within(folder, each) for each in sources.HOST_FOLDERS):
+            return lines.show(os.fsdecode(path))
+        return lines.folder_in_memory(folder)
+    return None
+
+
+def path_of(argument: str) -> bytes | None:
     """Give the bytes of an argument's first string, or None when it has none, or not the whole of it."""
     found = _QUOTED.search(argument)
     return None if found is None else _ESCAPE.sub(_unescaped, os.fsencode(found[1]))
@@ -228,14 +299,15 @@ def _unescaped(match: re.Match[bytes]) -> bytes:
     return _LETTERS.get(said, said)
 
 
-def _number(argument: str) -> int | None:
+def number_of(argument: str) -> int | None:
     """Give an argument as the filter sees it, 64 bits; None when it is no number. Flags are joined by a bar."""
     parts = [part.strip() for part in re.sub(r"/\*.*?\*/", "", argument).split("|")]
     if not all(_NUMBER.fullmatch(part) for part in parts):
         return 0 if argument == "NULL" else None
     value = 0
     for part in parts:
-        value |= int(part, 0)
+        # A mode is octal, and begins with a 0 as C writes it.
+        value |= int(part, 8 if _OCTAL.fullmatch(part) else 0)
     return value & 0xFFFFFFFFFFFFFFFF
 
 

@@ -136,14 +136,14 @@ def filter_lines(profile: Profile, filter_: Filter) -> list[str]:
     """Give a filter's rules as pseudo-code: what is said of each call once, in the order in which it reads best."""
     rules = filter_.rules
     lines = [f"# Calls of another architecture of the same machine.\nunless {filter_.arch}: kill"]
-    for reason, calls in _by_group(rules.allow, filter_.arch):
+    for reason, calls in by_group(rules.allow, filter_.arch):
         lines.append(f"# {reason}\nallow {', '.join(calls)}")
     for call, condition in sorted(rules.when.items()):
         other = errno.errorcode[condition.errno]
-        lines.append(f"if {_condition(profile, call, condition)}: allow, else {other}")
+        lines.append(f"if {condition_text(profile, call, condition)}: allow, else {other}")
     for code in sorted(set(rules.refuse.values())):
         refused = [call for call, answer in rules.refuse.items() if answer == code]
-        for reason, calls in _by_group(refused, filter_.arch):
+        for reason, calls in by_group(refused, filter_.arch):
             lines.append(f"# {reason}\nrefuse {', '.join(calls)}: {errno.errorcode[code]}")
     lines.append(f"otherwise: {errno.errorcode[rules.default_errno]}")
     return "\n".join(lines).split("\n")
@@ -183,7 +183,7 @@ def _extended(profile: Profile) -> list[str]:
     return list(reversed(profile.chain[:-1]))
 
 
-def _by_group(calls: Iterable[str], arch: str) -> Iterator[tuple[str, list[str]]]:
+def by_group(calls: Iterable[str], arch: str) -> Iterator[tuple[str, list[str]]]:
     """Give calls by the shipped group that lists them, with its name and reason; last those of no group."""
     left = set(calls)
     for name, group in groups.groups().items():
@@ -194,7 +194,8 @@ def _by_group(calls: Iterable[str], arch: str) -> Iterator[tuple[str, list[str]]
         yield "Named by the profile itself.", sorted(left)
 
 
-def _condition(profile: Profile, call: str, condition: Condition) -> str:
+def condition_text(profile: Profile, call: str, condition: Condition) -> str:
+    """Give a condition as pseudo-code: `ioctl(argument 1 in (TCGETS, FIOCLEX))`."""
     words = {value: word for word, value in _constants(profile, call)}
     given = f"{call}(argument {condition.argument}"
     values = [words.get(value, str(value)) for mask, value in condition.alternatives]

@@ -21,9 +21,9 @@ if TYPE_CHECKING:
 
     from bwrap.process import Process
 
-_OPTIONS = ("-f", "-s", "0", "-X", "verbose", "-e", "status=successful,failed", "-e", "signal=all")
-# Every process; no data, but paths whole; constants by number and name; and of failed and successful calls alone
-# each stands on one line.
+OPTIONS = ("-f", "-s", "0", "-X", "verbose", "-e", "status=successful,failed", "-e", "signal=all")
+"""Every process; no data, but paths whole; constants by number and name; and of failed and successful calls alone
+each stands on one line."""
 
 _LONGEST = 1 << 20
 _ATTACHED = "strace: Process "
@@ -49,7 +49,7 @@ class Strace:
         other = process.uid != os.geteuid()
         try:
             self._process = subprocess.Popen(
-                ["strace", *_OPTIONS, "-p", str(process.pid)],
+                ["strace", *OPTIONS, "-p", str(process.pid)],
                 executable=path,
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,

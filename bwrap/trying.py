@@ -15,9 +15,9 @@ import stat
 import subprocess
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, replace
-from typing import IO, TYPE_CHECKING
+from typing import IO, TYPE_CHECKING, NamedTuple
 
-from bwrap import arguments, elf, supervise, uids
+from bwrap import arguments, elf, lines, supervise, uids
 from bwrap import host as hosts
 from bwrap.errors import LayerError
 from bwrap.host import Shape
@@ -28,14 +28,16 @@ from bwrap.plan import PATH, resolve
 from bwrap.process import Process
 from bwrap.refusals import Refusals, Refused, limited
 from bwrap.sealed import Sealed
+from bwrap.seccomp import compile_filter
 from bwrap.strace import Strace
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     from bwrap.host import Host
     from bwrap.plan import Places, Plan
     from bwrap.profile import Profile
+    from bwrap.seccomp import Filter, Rules
     from bwrap.supervise import Exit
 
 WORKER_SOCKET = "@worker_socket"
@@ -79,7 +81,12 @@ class Tried:
 
 
 def prepare(
-    profile: Profile, host: Host, places: Places, command: Sequence[str], read_only: Sequence[str] = ()
+    profile: Profile,
+    host: Host,
+    places: Places,
+    command: Sequence[str],
+    read_only: Sequence[str] = (),
+    compiled: Callable[[Rules], Filter] = compile_filter,
 ) -> Prepared:
     """Resolve a profile for a command, whose first word is the path of a program, to which its file is added.
 
@@ -92,7 +99,7 @@ def prepare(
     files = [*needs(program), *needs(host.python.env)]
     for path in (*files, *read_only):
         hosts.require_reachable(repr(path), os.path.realpath(path), host.shape, needed=stat.S_IROTH)
-    plan = resolve(profile, host, places)
+    plan = resolve(profile, host, places, compiled)
     wider = dict.fromkeys((*profile.filesystem.read_only, *map(os.path.abspath, read_only), *files))
     shown = mounts(_with(profile, read_only=list(wider)), host.python, places).found
     # No worker's program: the command stands in its place.
@@ -122,8 +129,22 @@ def without_worker_socket(profile: Profile) -> Profile:
     return _with(profile, sockets=[each for each in profile.filesystem.sockets if each != WORKER_SOCKET])
 
 
-async def run(prepared: Prepared, *, strace: str | None = None, pool: uids.Pool | None = None) -> Tried:
-    """Run a command to its end on this process's standard input, output and error, and leave nothing of it.
+class Streams(NamedTuple):
+    """Descriptors for a command's standard input, output and error; None stands for this process's own."""
+
+    input: int | None = None
+    output: int | None = None
+    error: int | None = None
+
+
+async def run(
+    prepared: Prepared,
+    *,
+    strace: str | None = None,
+    pool: uids.Pool | None = None,
+    streams: Streams = Streams(),  # noqa: B008 - it cannot be changed
+) -> Tried:
+    """Run a command to its end on these streams, and leave nothing of it.
 
     SIGINT, SIGTERM, SIGHUP and SIGQUIT are passed on to it. What is refused is watched with `strace`, if its path is
     given. Must be called on the main thread: the command dies with the thread that started it (PR_SET_PDEATHSIG,
@@ -136,7 +157,7 @@ async def run(prepared: Prepared, *, strace: str | None = None, pool: uids.Pool 
             lease = (pool or uids.Pool()).lease()
             held.callback(lease.release)
             uid = gid = lease.uid
-        started = _Started(prepared, uid, gid, traced=strace is not None, held=held)
+        started = _Started(prepared, uid, gid, streams, traced=strace is not None, held=held)
         try:
             return await started.through(strace)
         except BaseException:
@@ -147,8 +168,10 @@ async def run(prepared: Prepared, *, strace: str | None = None, pool: uids.Pool 
 class _Started:
     """A bubblewrap that holds its child back; every descriptor is closed with `held`."""
 
-    def __init__(self, prepared: Prepared, uid: int, gid: int, *, traced: bool, held: ExitStack) -> None:
-        self._plan, self._held = prepared.plan, held
+    def __init__(
+        self, prepared: Prepared, uid: int, gid: int, streams: Streams, *, traced: bool, held: ExitStack
+    ) -> None:
+        self._plan, self._held, self._streams = prepared.plan, held, streams
         self._command = prepared.command
         self._uid, self._gid = uid, gid
         self._process: Process | None = None
@@ -212,7 +235,8 @@ class _Started:
         limit = self._plan.limits.cpu_time
         if ended.signal != "SIGKILL" or seconds < _ABOUT * limit:
             return None
-        return Refused("limits", limited(self._plan.limits, "processor time", "cpu_time"), ended.signal, 1)
+        what = limited(self._plan.limits, "processor time", "cpu_time")
+        return Refused("limits", what, ended.signal, 1, lines.raised(self._plan.limits, "cpu_time"))
 
     async def abandon(self) -> None:
         """Kill what was started and wait until it is gone."""
@@ -236,6 +260,9 @@ class _Started:
         try:
             return subprocess.Popen(
                 [*(prlimit(self._plan.host.prlimit, limits) if hosted else []), *command],
+                stdin=self._streams.input,
+                stdout=self._streams.output,
+                stderr=self._streams.error,
                 pass_fds=pass_fds,
                 env={},
                 cwd="/",

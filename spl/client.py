@@ -9,10 +9,12 @@ from __future__ import annotations
 import codecs
 import contextlib
 import http.client
+import ipaddress
 import json
 import os
 import re
 import socket
+import sys
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from urllib.parse import quote, urlencode, urlsplit
 
@@ -21,7 +23,7 @@ from spl.errors import DaemonUnreachable, SettingsInvalid, SplError
 from spl.home import Home, locate
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
+    from collections.abc import Callable, Iterable, Iterator, Mapping
 
 Json = dict[str, Any]
 
@@ -63,8 +65,9 @@ class Client:
     def locate(cls, home: str | None, environ: Mapping[str, str] = os.environ) -> Client:
         """Give the client for a `--home` flag (None: not given) and this environment.
 
-        The flag wins over SPL_URL, and SPL_URL over SPL_HOME. Raises SettingsInvalid for a URL or token that
-        is not valid, and what `Home.open` raises for a home.
+        The flag wins over SPL_URL, and SPL_URL over SPL_HOME. That a token is sent for others to read is said on
+        standard error: the daemon speaks no TLS, and only a tunnel keeps it secret. Raises SettingsInvalid for a URL
+        or token that is not valid, and what `Home.open` raises for a home.
         """
         url = environ.get("SPL_URL")
         if home is not None or not url:
@@ -74,7 +77,13 @@ class Client:
             raise SettingsInvalid(
                 "the variable SPL_TOKEN is not a token: it must be visible ASCII characters"
             )
-        return cls(_host_and_port(url), bearer=bearer)
+        where = _host_and_port(url)
+        if bearer is not None and not _stays_here(where[0]) and sys.stderr is not None:
+            sys.stderr.write(
+                "spl: warning: SPL_URL is plain HTTP to another machine, and whoever is on the way can read SPL_TOKEN: "
+                "forward the port with 'ssh -L' instead\n"
+            )
+        return cls(where, bearer=bearer)
 
     @property
     def name(self) -> str:
@@ -131,9 +140,16 @@ class Client:
                 return
             since = rows[-1]["sequence"]
 
-    def watch(self, path: str, *, position: int | None = None) -> Iterator[Event]:
+    def watch(
+        self,
+        path: str,
+        *,
+        position: int | None = None,
+        opened: Callable[[socket.socket], None] | None = None,
+    ) -> Iterator[Event]:
         """Follow an event stream, from after a `position` if given, and give its events as they come.
 
+        `opened` is told of the connection's socket, for another thread to end the stream: by `shutdown`, never `close`.
         Ends where the daemon ends the stream. Raises what `request` raises, and DaemonUnreachable too when the
         connection breaks or says nothing for `SILENCE` seconds; an event that did not come whole is not given.
         """
@@ -148,6 +164,8 @@ class Client:
                 connection.connect()
                 # The connection lets go of it where the answer says that it ends with the connection.
                 sock = connection.sock
+                if opened is not None:
+                    opened(sock)
                 connection.request("GET", path, headers=headers)
                 response = connection.getresponse()
                 if response.status >= 400:
@@ -292,6 +310,14 @@ def _host_and_port(url: str) -> tuple[str, int]:
         # Not quoted: it may hold a password.
         raise SettingsInvalid("the variable SPL_URL is not of the form http://HOST:PORT")
     return host, 80 if port is None else port
+
+
+def _stays_here(host: str) -> bool:
+    """Tell whether what is sent to a host leaves this machine; a name is looked up nowhere."""
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host.casefold() == "localhost"
 
 
 def _joined(where: tuple[str, int]) -> str:

@@ -313,6 +313,15 @@ class ProfileBelowFloor(SplError):
     remedy = "take that out of the profile, or choose another: the floor is the same for everyone"
 
 
+class ProfileExists(SplError):
+    """A profile has this name already; a shipped one always has."""
+
+    code = "PROFILE_EXISTS"
+    status = 409
+    exit_status = 22
+    remedy = "choose another name, or change the profile that is there"
+
+
 class NotFound(SplError):
     """No such route or thing."""
 

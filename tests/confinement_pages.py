@@ -33,8 +33,9 @@ bwrap/layers.py.
 _PROFILES = """\
 # What a profile says
 
-A profile is one TOML file; how its words become a process stands in [confinement.md](confinement.md). Made by
-`make docs` from bwrap/profile.py, bwrap/floor.py, bwrap/needs.py and profiles/.
+A profile is one TOML file; how its words become a process stands in [confinement.md](confinement.md), and how to
+write one, step by step, in [authoring-profiles.md](authoring-profiles.md). Made by `make docs` from bwrap/profile.py,
+bwrap/floor.py, bwrap/needs.py and profiles/.
 
 ## Your own, in five lines
 

@@ -1,6 +1,7 @@
 """What holds for every test: where CI runs them, a test that did not run is a test that failed.
 
-And `world_readable`, for the tests that start this project under another uid.
+With `--soak` what is left to `make soak` runs instead; see `left`. And `world_readable`, for the tests that start this
+project under another uid.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from escape import installation
+from tests.left import is_left
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Iterator
@@ -39,6 +41,16 @@ def world_readable() -> Iterator[Installation]:
     with tempfile.TemporaryDirectory(prefix="spl-", dir="/tmp") as folder:
         copied = installation.copy(folder, rooms=(*installation.ROOMS, "tests"))
         yield copied._replace(command=[*copied.command, "-W", "error"])
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--soak", action="store_true", help="run what is left to make soak, and nothing else")
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    wanted = bool(config.getoption("--soak"))
+    config.hook.pytest_deselected(items=[item for item in items if is_left(item) != wanted])
+    items[:] = [item for item in items if is_left(item) == wanted]
 
 
 def _fail_if_skipped(report: pytest.TestReport | pytest.CollectReport) -> None:

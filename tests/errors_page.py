@@ -1,21 +1,54 @@
-"""The page that lists every error a person can meet, made from the table of spl/errors.py."""
+"""The page that lists every error a person can meet: the table of spl/errors.py, and what there is to say beyond it."""
 
 from __future__ import annotations
 
+import tomllib
 from inspect import getdoc
+from pathlib import Path
+from typing import Final
 
 from spl import errors
 
+TEXTS: Final = Path(__file__).resolve().parent / "troubleshooting.toml"
+
 INTRODUCTION = """\
-# Errors
+# Troubleshooting
 
-Every error the daemon answers with and the command line exits with: over HTTP as
-`{"object":"error","type","code","message"}` with the status below, on the command line on standard error with
-the code and the remedy. Nothing was written when one is given, except the record of a refusal.
+Every error is one line, on standard error or in a JSON answer: what failed, on what, why, and what to do. This page has
+them by their codes: the table has all, and below it is what more there is to say of those that people meet.
 
-Exit statuses: 0 success, 2 usage, 10-19 the host, 20-29 the request, 30-39 a run, 40-49 the log, 70 a
-fault of the daemon's own; 126 and 127 are a shell's, for a command that could not be tried. Made by `make docs` from
-spl/errors.py.
+Look here first:
+
+```
+spl doctor || echo "exit status $?"     # can this host confine workers
+spl serve --daemon
+spl status                              # what the running daemon took, and why it refuses, if it does
+spl thread records th_engine_isolation  # starts that were refused for isolation
+tail ~/.syncro/logs/daemon.log          # or the journal
+```
+
+`spl why THREAD` tells of one run. What is no error and surprises all the same:
+
+| what you see | why |
+|---|---|
+| `outcome blocked`, no model is configured | the provider is `echo`: it knows one goal ([providers.md](providers.md)) |
+| your own run says `transport in_process` | the operator's runs are, until `spl config set-transport sandboxed` |
+| `narrowed` names the file tools | a sandboxed run has no handles for them ([judgment.md](judgment.md#with-what)) |
+| a changed transport does nothing to a run | a run keeps what it began with; the next one goes by the change |
+| a rule never decides | `spl config list-rules` counts hits; `resource` is `"tool:bash"`, not `"bash"` |
+| `evidence worker` | no successful call ran in the kernel: the success is the worker's own word |
+| `gdb` and `strace` are refused | [the daemon protects itself](confinement.md#the-daemons-own-protection) |
+
+Over HTTP an error is `{"object":"error","type","code","message"}`, with the status below. On the command line it is
+`spl: CODE: what failed; what to do`. Nothing was written when one is given, except the record of a refusal.
+
+Exit statuses: 0 success, 2 usage, 10-19 the host, 20-29 the request, 30-39 a run, 40-49 the log, 50-59 the escape
+suite, 70 a fault of the daemon's own, 130 an interrupt; 126 and 127 are a shell's, for a command that could not be
+tried.
+
+Made by `make docs` from spl/errors.py and tests/troubleshooting.toml.
+
+## Every code
 
 | code | HTTP status | exit status | meaning | remedy |
 |---|---|---|---|---|
@@ -27,9 +60,20 @@ def rows() -> list[type[errors.SplError]]:
     return [error for error in errors.table() if error.__module__ == errors.__name__]
 
 
+def texts() -> dict[str, str]:
+    """Give what there is to say beyond the table, by code."""
+    said: dict[str, str] = tomllib.loads(TEXTS.read_text(encoding="utf-8"))
+    return said
+
+
 def page() -> str:
-    """Give the text of docs/errors.md."""
-    return INTRODUCTION + "".join(f"{_row(error)}\n" for error in rows())
+    """Give the text of docs/troubleshooting.md."""
+    said = texts()
+    table = "".join(f"{_row(error)}\n" for error in rows())
+    sections = (
+        f"\n## {error.code}\n\n{said[error.code].strip()}\n" for error in rows() if error.code in said
+    )
+    return INTRODUCTION + table + "".join(sections)
 
 
 def _row(error: type[errors.SplError]) -> str:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from escape import report
 from escape.page import page as escape_page
-from tests import claims, commands_page, confinement_pages, errors_page, settings_page
+from tests import claims, commands_page, confinement_pages, errors_page, routes_page, settings_page
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -17,10 +17,11 @@ if TYPE_CHECKING:
 PAGES: Mapping[str, Callable[[], str]] = {
     "docs/claims.md": claims.page,
     "docs/commands.md": commands_page.page,
-    "docs/errors.md": errors_page.page,
+    "docs/troubleshooting.md": errors_page.page,
     "docs/escape.md": lambda: escape_page(report.load()),
     "docs/layers.md": confinement_pages.layers_page,
     "docs/profiles.md": confinement_pages.profiles_page,
+    "docs/routes.md": routes_page.page,
     "docs/settings.md": settings_page.page,
 }
 

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import json
+import queue
 import socketserver
 import threading
+from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler
 from typing import TYPE_CHECKING, Any
@@ -29,7 +32,8 @@ class Request:
 class Daemon:
     """Answers a request with what `routes` has for "METHOD path": a document, or a function of the request.
 
-    A document with a `status` of its own is sent with that status; bytes are sent as the body they are.
+    A document with a `status` of its own is sent with that status; bytes are sent as the body they are, and
+    the pieces of an iterator as they come.
     """
 
     routes: dict[str, Any] = field(default_factory=dict)
@@ -53,6 +57,26 @@ class Daemon:
     def asked(self) -> list[str]:
         """Give what was asked for, in order."""
         return [f"{request.method} {request.path}" for request in self.requests]
+
+
+class Stream:
+    """An event stream that a test feeds; each connection to its route takes on where the one before ended."""
+
+    def __init__(self) -> None:
+        self._pieces: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
+
+    def send(self, name: str, data: dict[str, Any], position: int | None = None) -> None:
+        """Send an event."""
+        head = "" if position is None else f"id: {position}\n"
+        self._pieces.put(f"{head}event: {name}\ndata: {json.dumps(data)}\n\n".encode())
+
+    def end(self) -> None:
+        """End the connection that is open, or the next one."""
+        self._pieces.put(None)
+
+    def __call__(self, request: Request) -> Iterator[bytes]:
+        """Answer a request with what is sent until the end."""
+        return iter(self._pieces.get, None)
 
 
 class _Unix(socketserver.ThreadingUnixStreamServer):
@@ -82,14 +106,26 @@ def _handler(daemon: Daemon) -> type[BaseHTTPRequestHandler]:
             document: Any = daemon.routes.get(f"{request.method} {request.path}", missing)
             if callable(document):
                 document = _call(document, request)
+            if isinstance(document, Iterator):
+                self._stream(document)
+                return
             status, body = 200, document
             if isinstance(document, dict):
                 status = document.get("status", 200) if document.get("object") == "error" else 200
                 body = json.dumps(document).encode()
             self.send_response(status)
             self.send_header("content-length", str(len(body)))
+            # Who asked may have gone: a command that was interrupted, or gave up.
+            with suppress(BrokenPipeError, ConnectionResetError):
+                self.end_headers()
+                self.wfile.write(body)
+
+        def _stream(self, pieces: Iterator[bytes]) -> None:
+            self.close_connection = True
+            self.send_response(200)
             self.end_headers()
-            self.wfile.write(body)
+            for piece in pieces:
+                self.wfile.write(piece)
 
         do_GET = do_POST = do_DELETE = answer  # noqa: N815 - http.server's own names
 

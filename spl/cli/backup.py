@@ -9,14 +9,15 @@ from typing import TYPE_CHECKING
 import click
 
 from spl.cli.instance import own_home
-from spl.cli.options import common
+from spl.cli.options import common, examples
 from spl.cli.output import print_document
+from spl.cli.progress import working
 
 if TYPE_CHECKING:
     from spl.records.restore import Restored
 
 
-@click.command()
+@click.command(epilog=examples("spl backup", "spl backup --to /mnt/spl.db -o json | jq -r .sha256"))
 @common
 @click.option(
     "--to", metavar="FILE", help="The file to make; one in the home's folder of backups unless given."
@@ -38,7 +39,10 @@ def backup(
         hardening.end_with(started_by)
         os.nice(19)
         backups.require_room(opened.database, opened.backups)
-    made = backups.make(opened.database, opened.backups, None if to is None else Path(os.path.abspath(to)))
+    with working("copying the log, and examining the copy"):
+        made = backups.make(
+            opened.database, opened.backups, None if to is None else Path(os.path.abspath(to))
+        )
     removed = [] if keep is None else backups.prune(opened.backups, keep, made.path)
     print_document(
         {
@@ -51,8 +55,8 @@ def backup(
     )
 
 
-@click.command()
-@click.argument("file", required=False)
+@click.command(epilog=examples("spl restore", "spl restore --salvage", "spl restore /mnt/spl.db"))
+@click.argument("file", required=False, type=click.Path())
 @common
 @click.option(
     "--salvage", is_flag=True, help="Take each later record too that the log now in place still holds whole."
@@ -66,14 +70,13 @@ def restore(file: str | None, home: str | None, output: str | None, salvage: boo
     from spl.records import restore as restoring  # noqa: PLC0415
 
     opened = own_home(home)
-    with opened.lock():
+    with opened.lock(), working("putting a backup in the place of the log"):
         finished = restoring.finish(opened.database, opened.backups)
-        if finished is not None and file is None:
-            print_document({"finished": True, **_told(opened.database, finished)}, output)
-            return
-        path = None if file is None else Path(os.path.abspath(file))
-        done = restoring.restore(opened.database, opened.backups, path, salvage=salvage)
-    print_document({"finished": False, **_told(opened.database, done)}, output)
+        done = finished if file is None else None
+        if done is None:
+            path = None if file is None else Path(os.path.abspath(file))
+            done = restoring.restore(opened.database, opened.backups, path, salvage=salvage)
+    print_document({"finished": done is finished, **_told(opened.database, done)}, output)
 
 
 def _told(log: Path, done: Restored) -> dict[str, object]:

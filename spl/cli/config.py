@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING, Final
 
 import click
 
-from spl.cli import rules, tiers
-from spl.cli.decisions import ACTOR, THREAD, TIER, TIERS, decide, decided
-from spl.cli.options import common
+from spl.cli import completion, rules, tiers
+from spl.cli.options import common, examples
 from spl.cli.output import is_json, print_document, print_facts, print_json, print_line, print_rows
 from spl.cli.text import shown
 from spl.client import Client, segment
+from spl.decisions import ACTOR, THREAD, TIER, TIERS, decide, decided
 from spl.errors import ActorNotCovered
 
 if TYPE_CHECKING:
@@ -41,7 +41,11 @@ for command in (*rules.COMMANDS, *tiers.COMMANDS):
     config.add_command(command)
 
 
-@config.command("show", short_help="Show what is in force.")
+@config.command(
+    "show",
+    short_help="Show what is in force.",
+    epilog=examples("spl config show", "spl config show -o json | jq -r .work_loop.transport"),
+)
 @common
 def show_config(home: str | None, output: str | None) -> None:
     """Show what the running daemon took, and the records it took it from: the newest of each thing decided.
@@ -65,7 +69,11 @@ def show_config(home: str | None, output: str | None) -> None:
         )
 
 
-@config.command("set-transport", short_help="Choose where runs take place.")
+@config.command(
+    "set-transport",
+    short_help="Choose where runs take place.",
+    epilog=examples("spl config set-transport sandboxed", "spl config set-transport sandboxed --members"),
+)
 @click.argument("transport", type=click.Choice(["in_process", "sandboxed"]))
 @common
 @click.option("--members", is_flag=True, help="Everyone's runs but the operator's own.")
@@ -81,8 +89,12 @@ def set_transport(transport: str, home: str | None, output: str | None, members:
 _tier = click.option("--tier", type=click.Choice(TIERS), help="The runs of this tier, and no others.")
 
 
-@config.command("set-profile", short_help="Choose what confines runs.")
-@click.argument("profile", metavar="NAME")
+@config.command(
+    "set-profile",
+    short_help="Choose what confines runs.",
+    epilog=examples("spl config set-profile strict", "spl config set-profile strict --tier trial"),
+)
+@click.argument("profile", metavar="NAME", shell_complete=completion.profiles)
 @common
 @_tier
 def set_profile(profile: str, home: str | None, output: str | None, tier: str | None) -> None:
@@ -99,7 +111,11 @@ def set_profile(profile: str, home: str | None, output: str | None, tier: str | 
         click.echo(f"spl: config set-profile: {shown(said)}", err=True)
 
 
-@config.command("unset-profile", short_help="Take the choice of a profile back.")
+@config.command(
+    "unset-profile",
+    short_help="Take the choice of a profile back.",
+    epilog=examples("spl config unset-profile", "spl config unset-profile --tier trial"),
+)
 @common
 @_tier
 def unset_profile(home: str | None, output: str | None, tier: str | None) -> None:
@@ -110,7 +126,11 @@ def unset_profile(home: str | None, output: str | None, tier: str | None) -> Non
     _write(home, output, {"topic": "work_loop_profile", "profile": None, **({"tier": tier} if tier else {})})
 
 
-@config.command("set-capacity", short_help="Choose how many run at once.")
+@config.command(
+    "set-capacity",
+    short_help="Choose how many run at once.",
+    epilog=examples("spl config set-capacity 4", "spl config set-capacity 0"),
+)
 @click.argument("capacity", metavar="NUMBER", type=click.IntRange(0, 4096))
 @common
 def set_capacity(capacity: int, home: str | None, output: str | None) -> None:
@@ -121,7 +141,9 @@ def set_capacity(capacity: int, home: str | None, output: str | None) -> None:
     _write(home, output, {"topic": "admission_capacity", "capacity": capacity})
 
 
-@config.command("unset-capacity", short_help="Let the host decide again.")
+@config.command(
+    "unset-capacity", short_help="Let the host decide again.", epilog=examples("spl config unset-capacity")
+)
 @common
 def unset_capacity(home: str | None, output: str | None) -> None:
     """Let the daemon's settings decide again how many sandboxed runs go on at once, or else the host's memory.

@@ -19,8 +19,9 @@ from bwrap.lint import Severity as Remarked
 from bwrap.lint import lint
 from bwrap.text import printable
 from spl import daemon
-from spl.cli.options import common
+from spl.cli.options import common, examples
 from spl.cli.output import is_json, print_json, print_rows
+from spl.cli.progress import working
 from spl.errors import DaemonUnreachable, HomeUnsafe, HostDoubtful, HostRefused, HostUnfit, SplError
 from spl.home import Home, locate
 from spl.settings import load
@@ -36,7 +37,11 @@ _SAID = {
 _MEND = "mend what the message names"
 
 
-@click.command()
+@click.command(
+    epilog=examples(
+        "spl doctor", "spl doctor -o json | jq -r '.findings[] | select(.severity != \"ok\") | .remedy'"
+    )
+)
 @common
 def doctor(home: str | None, output: str | None) -> None:
     """Say whether this host can confine workers, and what to do where it cannot.
@@ -47,7 +52,8 @@ def doctor(home: str | None, output: str | None) -> None:
     """
     findings = [*_own(home), *_host()]
     if causes.worst(findings) is not Severity.FAILURE:
-        findings += _trial(home)
+        with working("making a trial worker"):
+            findings += _trial(home)
     status = causes.worst(findings)
     _print(status, findings, output)
     if status is not Severity.OK:

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import difflib
-import signal
-import sys
+from collections import Counter
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -12,15 +11,15 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from escape.attempts import ATTEMPTS, CLASSES
-from spl.cli.options import output_option
-from spl.cli.output import is_json, on_terminal, print_json, print_line, print_rows
+from spl.cli.completion import classes
+from spl.cli.options import examples, output_option
+from spl.cli.output import is_json, print_json, print_line, print_rows
+from spl.cli.progress import bars
 from spl.cli.text import shown
 from spl.errors import EscapeFailed, EscapeUnfinished, InvalidBody
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
-    from types import FrameType
-    from typing import NoReturn
 
     from escape.suite import Found, Heard
 
@@ -44,8 +43,14 @@ def escape() -> None:
     """Try to get out of a sandboxed run, in every known way, and see what stops it."""
 
 
-@escape.command("run", short_help="Make every attempt, or those of some classes.", epilog=_CLASSES)
-@click.argument("what", nargs=-1, metavar="[CLASS|ID]...")
+@escape.command(
+    "run",
+    short_help="Make every attempt, or those of some classes.",
+    epilog=examples(
+        "spl escape run network", "spl escape run --shape hosted --profile worker", before=_CLASSES
+    ),
+)
+@click.argument("what", nargs=-1, metavar="[CLASS|ID]...", shell_complete=classes)
 @output_option
 @_shapes
 @click.option(
@@ -97,7 +102,11 @@ def run(
     _require_green(found, mutated)
 
 
-@escape.command("mutate", short_help="Take each layer away and show which rows turn red.")
+@escape.command(
+    "mutate",
+    short_help="Take each layer away and show which rows turn red.",
+    epilog=examples("spl escape mutate", "spl escape mutate syscalls"),
+)
 @click.argument("what", nargs=-1, metavar="[LAYER]...")
 @output_option
 @_shapes
@@ -122,8 +131,12 @@ def mutate(what: tuple[str, ...], output: str | None, shapes: tuple[str, ...]) -
     _require_green(suite.Found(), found)
 
 
-@escape.command("report", short_help="Show the report that came with this release.", epilog=_CLASSES)
-@click.argument("what", nargs=-1, metavar="[CLASS|ID]...")
+@escape.command(
+    "report",
+    short_help="Show the report that came with this release.",
+    epilog=examples("spl escape report", "spl escape report network", before=_CLASSES),
+)
+@click.argument("what", nargs=-1, metavar="[CLASS|ID]...", shell_complete=classes)
 @click.option(
     "--file", metavar="FILE", type=click.Path(dir_okay=False, exists=True), help="Another report than that."
 )
@@ -296,43 +309,16 @@ def _print_mutations(mutations: Sequence[Json]) -> None:
 
 @contextmanager
 def _progress() -> Iterator[Heard]:
-    """Show how far the suite is, on standard error when that is a terminal; ended by a signal, it cleans up."""
-    for number in (signal.SIGTERM, signal.SIGHUP):
-        signal.signal(number, _leave)
-    if not on_terminal(2):
-        yield lambda *_: None
-        return
-    from rich.console import Console  # noqa: PLC0415
-    from rich.progress import (  # noqa: PLC0415
-        BarColumn,
-        MofNCompleteColumn,
-        Progress,
-        TextColumn,
-        TimeElapsedColumn,
-    )
-
-    columns = (
-        TextColumn("{task.description}", markup=False),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TimeElapsedColumn(),
-    )
-    last = TextColumn("{task.fields[last]}", markup=False)
-    with Progress(*columns, last, console=Console(stderr=True)) as bars:
-        tasks: dict[str, Any] = {}
+    """Show how far the suite is in each shape."""
+    with bars() as tell:
+        done: Counter[str] = Counter()
 
         def heard(shape: str, said: Json) -> None:
-            if shape not in tasks:
-                tasks[shape] = bars.add_task(shape, total=None, last="")
-            if "total" in said:
-                bars.update(tasks[shape], total=said["total"])
+            last = ""
             for name in ("row", "lack", "mutation"):
                 if name in said and said[name].get("id") != "*":
-                    named = said[name].get("id") or said[name].get("name")
-                    bars.update(tasks[shape], advance=1, last=shown(str(named)))
+                    done[shape] += 1
+                    last = str(said[name].get("id") or said[name].get("name"))
+            tell(shape, done[shape], said.get("total"), last)
 
         yield heard
-
-
-def _leave(number: int, _: FrameType | None) -> NoReturn:
-    sys.exit(128 + number)

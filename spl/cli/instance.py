@@ -5,18 +5,27 @@ from __future__ import annotations
 import os
 import select
 import signal
+from typing import TYPE_CHECKING, Final
 
 import click
 
 from spl import __version__
-from spl.cli.options import common, output_option
-from spl.cli.output import print_document, print_json, print_line
+from spl.cli.options import common, examples, output_option
+from spl.cli.output import is_json, print_document, print_json, print_line, print_pairs, print_rows
 from spl.client import Client
 from spl.errors import DaemonUnreachable, HomeInUse, SettingsInvalid
 from spl.home import Home, locate, login, running_pid
 
+if TYPE_CHECKING:
+    from collections.abc import Mapping
 
-@click.command()
+_SHAPES: Final = {
+    "hosted": "hosted: the daemon is root's, and each worker has a uid of its own",
+    "same-user": "same-user: the daemon is yours, and each worker is confined as you; root's would be hosted",
+}
+
+
+@click.command(epilog=examples("spl init", "spl init --home /srv/spl -o json | jq -r .token"))
 @common
 @click.option(
     "--new-log",
@@ -26,11 +35,14 @@ from spl.home import Home, locate, login, running_pid
 def init(home: str | None, output: str | None, new_log: bool) -> None:
     """Make the home and the operator's token.
 
-    What is there already stays as it is, but for the log with --new-log, which is moved into the folder of backups.
+    A table says of each path what it is and who may use it, and what to do next. What is there already stays as it is,
+    but for the log with --new-log, which is moved into the folder of backups.
     """
     if new_log:
         _refuse_another(home)
-    opened = Home.open(locate(home, os.environ), create=True)
+    path = locate(home, os.environ)
+    there = os.path.lexists(path)
+    opened = Home.open(path, create=True)
     opened.ensure_token(login())
     paths: dict[str, object] = {
         "home": opened.path,
@@ -44,10 +56,52 @@ def init(home: str | None, output: str | None, new_log: bool) -> None:
         with opened.lock():
             restore.finish(opened.database, opened.backups)
             paths["replaced"] = restore.begin_anew(opened.database, opened.backups).replaced or ""
-    print_document({name: str(path) for name, path in paths.items()}, output)
+    if is_json(output):
+        print_json({name: str(path) for name, path in paths.items()})
+    else:
+        _explain(opened, paths, there=there)
 
 
-@click.command()
+def _explain(home: Home, paths: Mapping[str, object], *, there: bool) -> None:
+    """Say of each path what it is and who may use it, and what comes next."""
+    from bwrap import host as hosts  # noqa: PLC0415 - for a person alone
+
+    state = "it was already there, and stays as it is" if there else "made now; yours alone (0700)"
+    rows = [
+        ("home", paths["home"], f"everything of this instance; {state}"),
+        ("config", paths["config"], "settings, if you write any ('spl serve' does without it); yours alone"),
+        (
+            "token",
+            paths["token"],
+            "the operator's bearer, for TCP; yours alone (0600): whoever has it is you",
+        ),
+        (
+            "operator_socket",
+            paths["operator_socket"],
+            "where this command finds the daemon, once it runs; yours alone (0600), and no token is needed",
+        ),
+        ("log", home.database, "every record, once the daemon has run; yours alone (0600)"),
+        ("profiles", home.profiles, "profiles of your own, if you write any; nobody else may write there"),
+        ("backups", home.backups, "copies of the log; yours alone (0700)"),
+    ]
+    if "replaced" in paths:
+        rows.append(("replaced", paths["replaced"] or "nothing", "the log that was there, moved"))
+    print_rows(("", "path", "what it is"), ((name, str(path), said) for name, path, said in rows))
+    print_line()
+    print_pairs(
+        (
+            ("shape", _SHAPES[hosts.shape().value]),
+            (
+                "next",
+                "'spl doctor' says whether this host can confine workers, and what to do where it cannot",
+            ),
+            ("", "'spl serve' runs the daemon (--daemon: in the background)"),
+            ("", "'spl run GOAL' starts a run; 'spl runs tail' and 'spl console' show what runs do"),
+        )
+    )
+
+
+@click.command(epilog=examples("spl stop", "spl stop --timeout 120"))
 @common
 @click.option(
     "--timeout",
@@ -95,14 +149,14 @@ def _refuse_another(flag: str | None) -> None:
         )
 
 
-@click.command()
+@click.command(epilog=examples("spl status", "spl status -o json | jq .work_loop"))
 @common
 def status(home: str | None, output: str | None) -> None:
     """Show the daemon's health."""
     print_document(Client.locate(home).request("GET", "/v1/engine/health"), output)
 
 
-@click.command()
+@click.command(epilog=examples("spl version", "spl version -o json"))
 @output_option
 def version(output: str | None) -> None:
     """Print the version.

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final, NoReturn
 import click
 
 from spl import __version__
-from spl.cli.options import Invocation
+from spl.cli.options import COMPLETE, STREAM, Invocation
 from spl.cli.text import shown
 from spl.errors import HostRefused, Internal, SplError
 
@@ -31,7 +31,7 @@ COMMANDS: Final[Mapping[str, tuple[str, str]]] = {
         "Say whether this host can confine workers, and what to do where it cannot.",
     ),
     "run": ("spl.cli.runs:run", "Start a run towards GOAL and wait until it has ended."),
-    "runs": ("spl.cli.runs:runs", "List runs, show one, or stop one."),
+    "runs": ("spl.cli.runs:runs", "List runs, show one, follow what they do, or stop one."),
     "know": ("spl.cli.records:know", "Write a record and print it as the log holds it."),
     "thread": ("spl.cli.records:thread", "Read a thread."),
     "why": (
@@ -44,7 +44,10 @@ COMMANDS: Final[Mapping[str, tuple[str, str]]] = {
     ),
     "member": ("spl.cli.principals:member", "Add members, list them, or take one away."),
     "token": ("spl.cli.principals:token", "Show the operator's token; make, replace or end anyone's."),
-    "profile": ("spl.cli.profiles:profile", "Show profiles, judge them, or try a command under one."),
+    "profile": (
+        "spl.cli.profiles:profile",
+        "Show, compare, judge and write profiles, and run commands under them.",
+    ),
     "escape": (
         "spl.cli.escape:escape",
         "Try to get out of a sandboxed run, in every known way, and see what stops it.",
@@ -56,18 +59,36 @@ COMMANDS: Final[Mapping[str, tuple[str, str]]] = {
         "spl.cli.backup:restore",
         "Put a backup in the place of the log: FILE, or the newest that is whole.",
     ),
+    "errors": (
+        "spl.cli.errors:errors",
+        "List the errors and the exit statuses, or say what CODE means and what to do.",
+    ),
+    "completion": ("spl.cli.completion:completion", "Print what a shell needs to complete commands."),
+    "console": ("spl.cli.console:console", "Watch the daemon and act on it."),
+    "bench": ("spl.cli.bench:bench", "Measure what confinement and judgment cost on this host."),
     "version": ("spl.cli.instance:version", "Print the version."),
 }
 """Each command's place and its short help, so that `spl --help` loads none of them."""
+
+HEADINGS: Final[Mapping[str, tuple[str, ...]]] = {
+    "Daemon": ("init", "serve", "stop", "status", "doctor", "console"),
+    "Runs": ("run", "runs", "why"),
+    "The log": ("know", "thread", "verify", "backup", "restore"),
+    "Who may what": ("member", "token", "config"),
+    "Confinement": ("profile", "escape", "bench"),
+    "Models": ("provider",),
+    "Help": ("errors", "completion", "version"),
+}
+"""What the commands are listed under, each once."""
 
 
 class Commands(click.Group):
     """The commands of `COMMANDS`, each loaded when it is called."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        """Give the commands' names in the order of their table."""
+        """Give the commands' names in the order of their headings."""
         del ctx
-        return list(COMMANDS)
+        return [name for names in HEADINGS.values() for name in names if name in COMMANDS]
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         """Load a command; None if there is none of this name."""
@@ -79,10 +100,14 @@ class Commands(click.Group):
         return command
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """Write the list of commands from their table."""
+        """Write the list of commands from their table, under their headings."""
         del ctx
-        with formatter.section("Commands"):
-            formatter.write_dl([(name, text) for name, (_, text) in COMMANDS.items()])
+        widest = max(map(len, COMMANDS))
+        for heading, names in HEADINGS.items():
+            with formatter.section(heading):
+                # The same column under each heading.
+                rows = [(name.ljust(widest), COMMANDS[name][1]) for name in names if name in COMMANDS]
+                formatter.write_dl(rows)
 
 
 # The group has each command by its name, for click to say which one may have been meant.
@@ -99,6 +124,8 @@ def commands() -> None:
 def main() -> NoReturn:
     """Run the command of this process's arguments and exit with its status."""
     invocation = Invocation()
+    if COMPLETE in os.environ:
+        _complete()
     try:
         status = commands.main(prog_name="spl", standalone_mode=False, obj=invocation)
     except (click.Abort, KeyboardInterrupt):
@@ -120,6 +147,13 @@ def main() -> NoReturn:
     except Exception as error:  # noqa: BLE001 - a person is told in one sentence, whatever it was
         _fail(_fault(error), invocation)
     sys.exit(status if isinstance(status, int) else 0)
+
+
+def _complete() -> NoReturn:
+    """Answer the shell, which asks for how a command line may go on; of what fails here a person is not to hear."""
+    with contextlib.suppress(BaseException):
+        commands.main(prog_name="spl", standalone_mode=False)
+    os._exit(0)
 
 
 def _fail(error: SplError, invocation: Invocation) -> NoReturn:
@@ -158,7 +192,7 @@ def _report(error: SplError, output: str | None) -> None:
     excerpt = error.fields.get("excerpt")
     if isinstance(excerpt, str) and excerpt:
         lines += map(shown, excerpt.split("\n")[:2])
-    if output == "json":
+    if output in ("json", STREAM):
         lines.append(json.dumps({**error.wire(), "remedy": remedy}))
     # Where standard error is full, the exit status is all that can be told.
     with contextlib.suppress(OSError):

@@ -1,16 +1,25 @@
-"""The options that every command takes."""
+"""The options that every command takes, and the examples that end its help."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import click
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
 Command = TypeVar("Command", bound="Callable[..., Any]")
+
+STREAM: Final = "stream-json"
+STREAMING: Final = ("run", "runs list", "runs tail", "thread records", "thread watch")
+"""The commands that print one JSON document a line, each as soon as it is there."""
+
+EXAMPLES: Final = "Examples:"
+
+COMPLETE: Final = "_SPL_COMPLETE"
+"""The variable that click's scripts for the shell set: the command is not run, but asked how it may go on."""
 
 
 @dataclass
@@ -18,6 +27,16 @@ class Invocation:
     """What the handler of errors has to know of the command that failed."""
 
     output: str | None = None
+
+
+class _Format(click.Choice[str]):
+    """How to print; what only some commands know is refused by the others with their names."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        """Give the format; raises `BadParameter`."""
+        if value == STREAM and STREAM not in self.choices:
+            self.fail(f"{STREAM!r} is known to {', '.join(map(repr, STREAMING))} alone.", param, ctx)
+        return super().convert(value, param, ctx)
 
 
 def _remember(context: click.Context, parameter: click.Parameter, value: str | None) -> str | None:
@@ -28,19 +47,41 @@ def _remember(context: click.Context, parameter: click.Parameter, value: str | N
     return value
 
 
+def _output(formats: Sequence[str], more: str = "") -> Callable[[Command], Command]:
+    return click.option(
+        "-o",
+        "--output",
+        type=_Format(formats),
+        callback=_remember,
+        help=f"How to print; a table on a terminal, else JSON, unless the command says otherwise.{more}",
+    )
+
+
 home_option = click.option(
     "--home", metavar="PATH", help="The instance's home; else SPL_HOME, SYNCROPEL_HOME or ~/.syncro."
 )
 
-output_option = click.option(
-    "-o",
-    "--output",
-    type=click.Choice(["table", "json"]),
-    callback=_remember,
-    help="How to print; a table on a terminal, else JSON, unless the command says otherwise.",
+output_option = _output(("table", "json"))
+
+_stream_option = _output(
+    ("table", "json", STREAM), " With stream-json one document a line, each as soon as it is there."
 )
 
 
 def common(command: Command) -> Command:
     """Give a command `--home` and `-o`, passed as `home` and `output`."""
     return home_option(output_option(command))
+
+
+def streaming(command: Command) -> Command:
+    """Give one of the commands of `STREAMING` what `common` gives, its `-o` with stream-json."""
+    return home_option(_stream_option(command))
+
+
+def examples(*lines: str, before: str = "") -> str:
+    r"""Give the end of a command's help: each example on a line of its own, and a sentence before them if given.
+
+    Click leaves a paragraph that begins with \b as it is.
+    """
+    told = "\n".join(["\b", EXAMPLES, *(f"  {line}" for line in lines)])
+    return f"{before}\n\n{told}" if before else told

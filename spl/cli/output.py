@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from spl.cli.options import STREAM
 from spl.cli.text import shown
 
 if TYPE_CHECKING:
@@ -90,7 +91,9 @@ def print_facts(facts: Mapping[str, Any]) -> None:
 
 def print_document(document: Mapping[str, Any], output: str | None) -> None:
     """Print an answer of the daemon's as it was asked for; a table does without what it is called, its `object`."""
-    if is_json(output):
+    if output == STREAM:
+        print_line(json.dumps(document))
+    elif is_json(output):
         print_json(document)
     else:
         print_facts({name: value for name, value in document.items() if name != "object"})

@@ -7,12 +7,13 @@ from typing import TYPE_CHECKING, Final
 
 import click
 
-from spl.cli.decisions import GIVEN
+from spl.cli import completion
 from spl.cli.instance import own_home
-from spl.cli.options import common, home_option, output_option
+from spl.cli.options import common, examples, home_option, output_option
 from spl.cli.output import is_json, print_document, print_facts, print_json, print_line, print_listing
 from spl.cli.text import shown
 from spl.client import Client, segment
+from spl.decisions import GIVEN
 from spl.home import login, running_pid
 
 if TYPE_CHECKING:
@@ -37,7 +38,13 @@ def member() -> None:
     """Add members, list them, or take one away."""
 
 
-@member.command("add", short_help="Add a member and print its token.")
+@member.command(
+    "add",
+    short_help="Add a member and print its token.",
+    epilog=examples(
+        "spl member add mia --tier paid", "spl member add bot --agent --scope work:run -o json | jq -r .token"
+    ),
+)
 @click.argument("label")
 @common
 @click.option("--tier", type=click.Choice(GIVEN), help="Its tier; trial unless given.")
@@ -54,7 +61,11 @@ def add_member(
     _print_token(Client.locate(home).request("POST", "/v1/members", _said(asked)), output)
 
 
-@member.command("list", short_help="List the members.")
+@member.command(
+    "list",
+    short_help="List the members.",
+    epilog=examples("spl member list", "spl member list -o json | jq -r '.data[].actor'"),
+)
 @common
 def list_members(home: str | None, output: str | None) -> None:
     """List the members, each with its tier and the most that its tokens may hold."""
@@ -62,8 +73,8 @@ def list_members(home: str | None, output: str | None) -> None:
     print_listing(listing, output, "label", "actor", "tier", "scopes", "added_at")
 
 
-@member.command("revoke", short_help="Take a member away.")
-@click.argument("label")
+@member.command("revoke", short_help="Take a member away.", epilog=examples("spl member revoke mia"))
+@click.argument("label", shell_complete=completion.members)
 @common
 def revoke_member(label: str, home: str | None, output: str | None) -> None:
     """Take the member LABEL away, and with it each of its tokens; its runs are told to stop."""
@@ -75,7 +86,11 @@ def token() -> None:
     """Show the operator's token; make, replace or end anyone's."""
 
 
-@token.command("show", short_help="Print the operator's token.")
+@token.command(
+    "show",
+    short_help="Print the operator's token.",
+    epilog=examples("spl token show", "SPL_URL=http://127.0.0.1:9100 SPL_TOKEN=$(spl token show) spl status"),
+)
 @home_option
 @output_option
 def show_token(home: str | None, output: str | None) -> None:
@@ -90,9 +105,21 @@ def show_token(home: str | None, output: str | None) -> None:
         print_line(value)
 
 
-@token.command("mint", short_help="Make another token and print it.")
+@token.command(
+    "mint",
+    short_help="Make another token and print it.",
+    epilog=examples(
+        "spl token mint --scope records:read", "spl token mint --member mia -o json | jq -r .token"
+    ),
+)
 @common
-@click.option("--member", "label", metavar="LABEL", help="Whose it is to be; the operator's unless given.")
+@click.option(
+    "--member",
+    "label",
+    metavar="LABEL",
+    help="Whose it is to be; the operator's unless given.",
+    shell_complete=completion.members,
+)
 @_scopes
 def mint_token(home: str | None, output: str | None, label: str | None, scopes: tuple[str, ...]) -> None:
     """Make another token of a member's or the operator's, and print it; it is shown this once.
@@ -103,7 +130,7 @@ def mint_token(home: str | None, output: str | None, label: str | None, scopes: 
     _print_token(Client.locate(home).request("POST", "/v1/tokens", _said(asked)), output)
 
 
-@token.command("list", short_help="List the tokens.")
+@token.command("list", short_help="List the tokens.", epilog=examples("spl token list"))
 @common
 def list_tokens(home: str | None, output: str | None) -> None:
     """List the tokens there are, by their ids; none of them is shown."""
@@ -111,8 +138,12 @@ def list_tokens(home: str | None, output: str | None) -> None:
     print_listing(listing, output, "id", "actor", "scopes", "minted_at")
 
 
-@token.command("rotate", short_help="Put a new token in the place of one.")
-@click.argument("identifier", metavar="[ID]", default=OPERATORS)
+@token.command(
+    "rotate",
+    short_help="Put a new token in the place of one.",
+    epilog=examples("spl token rotate", "spl token rotate 3f2a9c -o json | jq -r .token"),
+)
+@click.argument("identifier", metavar="[ID]", default=OPERATORS, shell_complete=completion.tokens)
 @common
 def rotate_token(identifier: str, home: str | None, output: str | None) -> None:
     """Put a new token in the place of one, which is good for nothing from then on, and print the new one.
@@ -130,8 +161,8 @@ def rotate_token(identifier: str, home: str | None, output: str | None) -> None:
     _print_token({"object": "token", "id": OPERATORS, "token": value}, output)
 
 
-@token.command("revoke", short_help="End a token.")
-@click.argument("identifier", metavar="ID")
+@token.command("revoke", short_help="End a token.", epilog=examples("spl token revoke 3f2a9c"))
+@click.argument("identifier", metavar="ID", shell_complete=completion.tokens)
 @common
 def revoke_token(identifier: str, home: str | None, output: str | None) -> None:
     """End the token ID, which is good for nothing from then on."""

@@ -6,7 +6,7 @@ from typing import Final
 
 import click
 
-from spl.cli.options import common
+from spl.cli.options import common, examples
 from spl.cli.output import print_document
 from spl.client import Client
 
@@ -19,7 +19,13 @@ def provider() -> None:
     """Try the model provider of the running daemon."""
 
 
-@provider.command("check", short_help="Make one small model call and show what it took.")
+@provider.command(
+    "check",
+    short_help="Make one small model call and show what it took.",
+    epilog=examples(
+        "spl provider check", "spl provider check --model claude-sonnet-4-5 -o json | jq .calls_tools"
+    ),
+)
 @click.option("--model", metavar="NAME", help="The model to call; the daemon's default unless given.")
 @common
 def check(model: str | None, home: str | None, output: str | None) -> None:

@@ -7,11 +7,12 @@ from typing import TYPE_CHECKING, Final
 
 import click
 
-from spl.cli.decisions import decide
-from spl.cli.options import common
+from spl.cli import completion
+from spl.cli.options import common, examples
 from spl.cli.output import print_document, print_listing
 from spl.cli.text import shown
 from spl.client import Client
+from spl.decisions import decide
 from spl.errors import NotFound
 
 if TYPE_CHECKING:
@@ -25,10 +26,22 @@ _MOST_PRIORITY: Final = 1_000_000
 _NEVER: Final = re.compile(r"""(?<![\w.])resource\s*(?:[!=]=|in\s*\[)\s*[rR]?(["'])(?!tool:|\\|\1)(.*?)\1""")
 
 
-@click.command("add-permission-rule", short_help="Add a rule, or replace it.")
+@click.command(
+    "add-permission-rule",
+    short_help="Add a rule, or replace it.",
+    epilog=examples(
+        "spl config add-permission-rule --name no-notes --action deny --expression 'resource == \"tool:record_note\"'",
+        "spl config add-permission-rule --name trial-reads --action deny --priority 10 \\",
+        '  --expression \'tier == "trial" && resource == "tool:read_file"\'',
+    ),
+)
 @common
 @click.option(
-    "--name", required=True, metavar="NAME", help="The rule's name; a rule of this name is replaced."
+    "--name",
+    required=True,
+    metavar="NAME",
+    help="The rule's name; a rule of this name is replaced.",
+    shell_complete=completion.rules,
 )
 @click.option(
     "--action", required=True, type=click.Choice(["allow", "deny"]), help="What becomes of a call it matches."
@@ -58,11 +71,21 @@ def add_rule(
         click.echo(f"spl: config add-permission-rule: {shown(said)}", err=True)
 
 
-_flag = click.option("--name", "flag", metavar="NAME", help="The rule's name, as an option instead.")
+_flag = click.option(
+    "--name",
+    "flag",
+    metavar="NAME",
+    help="The rule's name, as an option instead.",
+    shell_complete=completion.rules,
+)
 
 
-@click.command("remove-permission-rule", short_help="Take a rule away.")
-@click.argument("name", required=False)
+@click.command(
+    "remove-permission-rule",
+    short_help="Take a rule away.",
+    epilog=examples("spl config remove-permission-rule no-notes"),
+)
+@click.argument("name", required=False, shell_complete=completion.rules)
 @common
 @_flag
 def remove_rule(name: str | None, home: str | None, output: str | None, flag: str | None) -> None:
@@ -73,8 +96,12 @@ def remove_rule(name: str | None, home: str | None, output: str | None, flag: st
     print_document({**rule, "removed": True}, output)
 
 
-@click.command("disable-permission-rule", short_help="Have a rule match nothing.")
-@click.argument("name", required=False)
+@click.command(
+    "disable-permission-rule",
+    short_help="Have a rule match nothing.",
+    epilog=examples("spl config disable-permission-rule no-notes"),
+)
+@click.argument("name", required=False, shell_complete=completion.rules)
 @common
 @_flag
 def disable_rule(name: str | None, home: str | None, output: str | None, flag: str | None) -> None:
@@ -82,8 +109,12 @@ def disable_rule(name: str | None, home: str | None, output: str | None, flag: s
     _switch(home, output, _one(name, flag), enabled=False)
 
 
-@click.command("enable-permission-rule", short_help="Have a rule match again.")
-@click.argument("name", required=False)
+@click.command(
+    "enable-permission-rule",
+    short_help="Have a rule match again.",
+    epilog=examples("spl config enable-permission-rule no-notes"),
+)
+@click.argument("name", required=False, shell_complete=completion.rules)
 @common
 @_flag
 def enable_rule(name: str | None, home: str | None, output: str | None, flag: str | None) -> None:
@@ -91,7 +122,11 @@ def enable_rule(name: str | None, home: str | None, output: str | None, flag: st
     _switch(home, output, _one(name, flag), enabled=True)
 
 
-@click.command("list-rules", short_help="List the permission rules.")
+@click.command(
+    "list-rules",
+    short_help="List the permission rules.",
+    epilog=examples("spl config list-rules", "spl config list-rules -o json | jq '.data[] | {name, hits}'"),
+)
 @common
 def list_rules(home: str | None, output: str | None) -> None:
     """List the permission rules in the order they are asked, each with how often it has decided."""

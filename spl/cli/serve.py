@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Final
 
 import click
 
-from spl.cli import detached
-from spl.cli.options import common
+from spl.cli import completion, detached
+from spl.cli.options import common, examples
 from spl.cli.output import print_json
 from spl.cli.text import shown
 from spl.home import Home
@@ -24,11 +24,20 @@ _READY_SECONDS: Final = 60.0
 _UNKNOWN_FAILURE: Final = 70
 
 
-@click.command()
+@click.command(
+    epilog=examples(
+        "spl serve",
+        "spl serve --daemon --provider echo",
+        "spl serve --provider anthropic --model claude-sonnet-4-5",
+    )
+)
 @common
 @click.option("--port", type=int, help="The TCP port on 127.0.0.1; 0 lets the kernel choose one.")
 @click.option(
-    "--provider", metavar="NAME", help="The model provider: anthropic, openai, echo, or script:PATH."
+    "--provider",
+    metavar="NAME",
+    help="The model provider: anthropic, openai, echo, or script:PATH.",
+    shell_complete=completion.providers,
 )
 @click.option("--provider-url", metavar="URL", help="Where the provider answers, unless at its own address.")
 @click.option("--model", metavar="NAME", help="The model of runs that name none.")

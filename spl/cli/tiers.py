@@ -6,10 +6,10 @@ from typing import Final
 
 import click
 
-from spl.cli.decisions import GIVEN, TIER, TIERS, decide, decided
-from spl.cli.options import Command, common
+from spl.cli.options import Command, common, examples
 from spl.cli.output import is_json, print_document, print_json, print_rows
 from spl.client import Client
+from spl.decisions import GIVEN, TIER, TIERS, decide, decided
 
 _WHOLE, _NUMBER = click.IntRange(min=0), click.FloatRange(min=0)
 _SOME, _SECONDS = click.IntRange(min=1), click.FloatRange(min=1)
@@ -33,7 +33,14 @@ def _ceilings(command: Command) -> Command:
     return command
 
 
-@click.command("set-tier", short_help="Change a tier's ceilings.")
+@click.command(
+    "set-tier",
+    short_help="Change a tier's ceilings.",
+    epilog=examples(
+        "spl config set-tier trial --max-turns 8 --daily-runs 20",
+        "spl config set-tier trial --reset max-turns",
+    ),
+)
 @click.argument("tier", type=click.Choice(TIERS))
 @common
 @_ceilings
@@ -63,7 +70,7 @@ def set_tier(
     print_document(next(row for row in tiers if row["tier"] == tier), output)
 
 
-@click.command("list-tiers", short_help="List the tiers.")
+@click.command("list-tiers", short_help="List the tiers.", epilog=examples("spl config list-tiers"))
 @common
 def list_tiers(home: str | None, output: str | None) -> None:
     """List the tiers with their ceilings in force; where nothing stands there is no ceiling."""
@@ -76,7 +83,11 @@ def list_tiers(home: str | None, output: str | None) -> None:
         print_rows(("", *(tier["tier"] for tier in tiers)), rows)
 
 
-@click.command("set-actor-tier", short_help="Give an actor a tier.")
+@click.command(
+    "set-actor-tier",
+    short_help="Give an actor a tier.",
+    epilog=examples("spl config set-actor-tier did:sync:user:mia paid"),
+)
 @click.argument("actor", metavar="DID")
 @click.argument("tier", type=click.Choice(GIVEN))
 @common
@@ -85,7 +96,11 @@ def set_actor_tier(actor: str, tier: str, home: str | None, output: str | None) 
     _give_tier(home, output, actor, tier)
 
 
-@click.command("unset-actor-tier", short_help="Take an actor's tier back.")
+@click.command(
+    "unset-actor-tier",
+    short_help="Take an actor's tier back.",
+    epilog=examples("spl config unset-actor-tier did:sync:user:mia"),
+)
 @click.argument("actor", metavar="DID")
 @common
 def unset_actor_tier(actor: str, home: str | None, output: str | None) -> None:

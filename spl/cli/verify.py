@@ -7,8 +7,10 @@ from typing import TYPE_CHECKING, Final
 
 import click
 
-from spl.cli.options import common
+from spl.cli.completion import runs_or_file
+from spl.cli.options import common, examples
 from spl.cli.output import is_json, print_json, print_pairs
+from spl.cli.progress import working
 from spl.cli.text import brief
 from spl.client import Client, segment
 from spl.errors import HostRefused, InvalidBody, NotFound, NotVerified
@@ -34,8 +36,14 @@ _LISTED: Final = 20
 _KEEP: Final = "whoever can rewrite all of it could have made it so; keep the head and give --head"
 
 
-@click.command()
-@click.argument("thread", metavar="THREAD|FILE")
+@click.command(
+    epilog=examples(
+        "spl verify th_run_1",
+        "spl thread records th_run_1 -o json | spl verify -",
+        "spl verify ~/.syncro/hub.db",
+    )
+)
+@click.argument("thread", metavar="THREAD|FILE", shell_complete=runs_or_file)
 @common
 @click.option(
     "--head", metavar="ID", help="The id that the run's chain must end in, kept from an earlier time."
@@ -48,10 +56,11 @@ def verify(thread: str, home: str | None, output: str | None, head: str | None) 
     exists is taken as FILE. Without --head the best answer is that what is there agrees with itself; with it, that the
     run is whole up to that record.
     """
-    if thread == _STDIN or os.path.lexists(thread):
-        source, found = _file(thread, head)
-    else:
-        source, found = "thread", _asked(thread, home, head)
+    with working(f"verifying {thread}"):
+        if thread == _STDIN or os.path.lexists(thread):
+            source, found = _file(thread, head)
+        else:
+            source, found = "thread", _asked(thread, home, head)
     if is_json(output):
         print_json({"object": "verification", "source": source, "name": thread, **found.wire()})
     else:

@@ -7,14 +7,16 @@ what is said, and no line of theirs can pass for a line of the page.
 
 from __future__ import annotations
 
-import json
 from decimal import Decimal
 from typing import TYPE_CHECKING, Final
 
 import click
 
-from spl.cli.options import common
+from spl.cli import steps
+from spl.cli.completion import runs
+from spl.cli.options import common, examples
 from spl.cli.output import is_json, print_json, print_pairs
+from spl.cli.steps import ENGINE, LINE, LOOP, TEXT, usd
 from spl.cli.text import brief
 from spl.client import Client, segment
 from spl.errors import RunNotFound
@@ -26,7 +28,6 @@ if TYPE_CHECKING:
 
     Row = tuple[str, str]
 
-_ENGINE: Final = "did:sync:system:engine"
 _KERNELS: Final = frozenset(
     f"core.work.{name}.v1"
     for name in (
@@ -35,15 +36,9 @@ _KERNELS: Final = frozenset(
 )  # fmt: skip
 _RUNS: Final = frozenset(f"core.work.{name}.v1" for name in ("tool_result", "plan", "report"))
 
-_LINE: Final = 120
-"""Characters of an argument or an output, which are cut to a line."""
 
-_TEXT: Final = 2000
-"""Characters of what is told more of; the kernel's own texts are no longer."""
-
-
-@click.command()
-@click.argument("thread")
+@click.command(epilog=examples("spl why th_run_1", "spl why th_run_1 -o json | jq -r .ended.outcome"))
+@click.argument("thread", shell_complete=runs)
 @common
 def why(thread: str, home: str | None, output: str | None) -> None:
     """Tell of the run on THREAD what was asked, allowed and done, and how it ended.
@@ -68,7 +63,7 @@ def tell(records: Iterable[Json]) -> Json | None:
     outside = 0
     for record in records:
         kind = record["body"].get("kind")
-        if told is None and record["actor"] == _ENGINE and kind == "core.work.loop.v1":
+        if told is None and record["actor"] == ENGINE and kind == LOOP:
             told = _begun(record)
         elif told is not None and _on_chain(record, told["asked"]["actor"]):
             _take(told, calls, record)
@@ -94,7 +89,7 @@ def _on_chain(record: Json, actor: str) -> bool:
     kind = record["body"].get("kind")
     if not isinstance(kind, str):
         return False
-    return (record["actor"] == _ENGINE and kind in _KERNELS) or (record["actor"] == actor and kind in _RUNS)
+    return (record["actor"] == ENGINE and kind in _KERNELS) or (record["actor"] == actor and kind in _RUNS)
 
 
 def _begun(anchor: Json) -> Json:
@@ -169,7 +164,7 @@ def _parts(body: Json, *names: str) -> Json:
 def _opening(told: Json) -> Iterator[Row]:
     asked, used, ceilings = told["asked"], told["used"], told["ceilings"]
     yield "run", told["run"]
-    yield "asked", brief(asked["goal"], _TEXT)
+    yield "asked", brief(asked["goal"], TEXT)
     # A run of the first release has no word of who asked for it.
     by = "" if asked["asked_by"] is None else f", asked by {asked['asked_by']}"
     yield "as", f"{asked['actor']}, tier {asked['tier']}{by}"
@@ -183,8 +178,8 @@ def _opening(told: Json) -> Iterator[Row]:
     tokens = f"{used['input_tokens']} in, {used['output_tokens']} out"
     yield "tokens", tokens + _most(ceilings["token_budget"])
     most = ceilings["budget_usd"]
-    lost = f"; {_usd(used['lost_usd'])} of it for calls without a reply" if "lost_usd" in used else ""
-    yield "US dollars", _usd(used["cost_usd"]) + ("" if most is None else f" of {_usd(most)}") + lost
+    lost = f"; {usd(used['lost_usd'])} of it for calls without a reply" if "lost_usd" in used else ""
+    yield "US dollars", usd(used["cost_usd"]) + ("" if most is None else f" of {usd(most)}") + lost
 
 
 def _model(asked: str | None, replies: list[Json]) -> Iterator[Row]:
@@ -192,7 +187,7 @@ def _model(asked: str | None, replies: list[Json]) -> Iterator[Row]:
     others = sorted({reply["model"] for reply in replies} - {asked, None})
     answered = f"answered by {', '.join(others)}" if others else ""
     if asked or others:
-        yield "model", brief(", ".join(filter(None, (asked, answered))), _TEXT)
+        yield "model", brief(", ".join(filter(None, (asked, answered))), TEXT)
 
 
 def _where(told: Json) -> str:
@@ -205,40 +200,33 @@ def _where(told: Json) -> str:
 
 
 def _call(number: int, call: Json) -> Iterator[Row]:
-    if "malformed" in call:
-        arguments = f"with arguments that are no JSON object: {call['malformed']}"
-    else:
-        arguments = json.dumps(call["arguments"], ensure_ascii=False)
-    yield f"call {number}", brief(f"{call['tool']} {arguments}", _LINE)
+    yield f"call {number}", steps.call(call["tool"], call)
     verdict, result = call["verdict"], call["result"]
     if verdict is not None:
-        rule = "" if verdict["rule"] is None else f", rule {verdict['rule']}"
-        said = f"{verdict['decision']} (layer {verdict['layer']}{rule}): {verdict['reason']}"
-        yield "verdict", brief(said, _TEXT)
+        yield "verdict", steps.verdict(verdict)
     if result is not None:
-        cut = ", of which the end was not kept" if result["truncated"] else ""
-        yield "result", f"{result['status']}{cut}: {brief(result['output'], _LINE)}"
+        yield "result", steps.result(result)
     elif verdict is not None and verdict["decision"] == "allow":
         yield "result", "none on record"
     for observed in call["observations"]:
-        yield "observed", f"{observed['rule']}: {brief(observed['text'], _TEXT)}"
+        yield "observed", steps.observation(observed)
 
 
 def _said(text: str | None) -> Iterator[Row]:
     if text:
-        yield "said", brief(text, _LINE)
+        yield "said", brief(text, LINE)
 
 
 def _last_said(told: Json, texts: dict[int, str | None]) -> Iterator[Row]:
     """Give the text of a reply that made no call, unless the summary has it."""
     for text in texts.values():
-        if text and (told["ended"] is None or text[:_LINE] not in told["ended"]["summary"]):
+        if text and (told["ended"] is None or text[:LINE] not in told["ended"]["summary"]):
             yield from _said(text)
 
 
 def _ending(told: Json) -> Iterator[Row]:
     for note in told["notes"]:
-        yield "note", brief(note, _LINE)
+        yield "note", brief(note, LINE)
     if told["own_words"]:
         yield "own words", f"plans and reports by the run itself: {told['own_words']}"
     ended = told["ended"]
@@ -251,7 +239,7 @@ def _ending(told: Json) -> Iterator[Row]:
         yield "ended", f"{ended['outcome']}, {success}; state {ended['state']}, evidence {ended['evidence']}"
         yield "at", f"{ended['ended_at']}{_exit(ended['exit'])}"
         yield "calls", _calls(ended)
-        yield "summary", brief(ended["summary"], _TEXT)
+        yield "summary", brief(ended["summary"], TEXT)
     if told["outside"]:
         yield "outside", f"other records on the thread, outside the run's chain: {told['outside']}"
 
@@ -270,11 +258,6 @@ def _exit(said: Json | None) -> str:
 
 def _listed(names: list[str]) -> str:
     return ", ".join(names) or "nothing"
-
-
-def _usd(sum_: float) -> str:
-    """Write a sum with as many places as a token's price has, and never with an exponent."""
-    return f"{sum_:.9f}".rstrip("0").rstrip(".")
 
 
 def _most(ceiling: float | None) -> str:

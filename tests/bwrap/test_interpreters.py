@@ -89,6 +89,7 @@ def test_the_python_that_is_required_is_here() -> None:
 @pytest.mark.claim("I4")
 @pytest.mark.parametrize("profile", ["worker", "strict"])
 @pytest.mark.parametrize("path", INTERPRETERS)
+@pytest.mark.one_shape
 def test_a_worker_does_a_whole_run_on_this_interpreter(
     daemon: Daemon,
     path: str,

@@ -153,6 +153,7 @@ def test_a_command_is_watched_from_its_first_call_to_its_last(daemon: Daemon) ->
 
 
 @pytest.mark.parametrize("strace", ["strace", None], ids=["watched", "unwatched"])
+@pytest.mark.one_shape
 def test_a_command_that_its_limit_of_processor_time_killed_is_told_of(
     daemon: Daemon, strace: str | None
 ) -> None:

@@ -37,8 +37,8 @@ async def tried(stage: Stage, strace: str | None = None, source: str = "pass") -
 
 async def _told(given: trying.Prepared, strace: str | None) -> dict[str, Any]:
     found = await trying.run(given, strace=find() if strace == "strace" else strace)
-    refused = None if found.refused is None else [list(row) for row in found.refused]
-    killed = list(found.killed) if found.killed else None
+    refused = None if found.refused is None else [list(row.wire().values()) for row in found.refused]
+    killed = list(found.killed.wire().values()) if found.killed else None
     return {"status": found.status, "unseen": found.unseen, "refused": refused, "killed": killed}
 
 

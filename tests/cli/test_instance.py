@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import os
 import signal
 import stat
 import subprocess
@@ -57,6 +58,36 @@ def test_init_again_keeps_the_token(spl: Spl, home: Home) -> None:
     token = home.read_token()
     assert spl("init").stdout == first
     assert home.read_token() == token
+
+
+def test_init_says_to_a_person_what_each_path_is_which_shape_this_host_gives_and_what_comes_next(
+    spl: Spl, tmp_path: Path
+) -> None:
+    path = tmp_path / "new"
+    made = spl("init", "--home", str(path), "-o", "table")
+    rows = {line.split()[0]: line for line in made.stdout.splitlines() if line.strip()}
+    assert {
+        "home",
+        "config",
+        "token",
+        "operator_socket",
+        "log",
+        "profiles",
+        "backups",
+        "shape",
+        "next",
+    } <= rows.keys()
+    assert "made now; yours alone (0700)" in rows["home"]
+    assert stat.S_IMODE(path.lstat().st_mode) == 0o700
+    assert f"{path / 'token'} " in rows["token"]
+    assert "(0600)" in rows["token"]
+    assert ("hosted" if os.geteuid() == 0 else "same-user") in rows["shape"].split()[1]
+    assert all(f"'spl {next_}" in made.stdout for next_ in ("doctor", "serve", "run", "console"))
+    assert (path / "token").read_text().strip() not in made.stdout
+
+
+def test_init_again_says_that_it_was_already_there(spl: Spl, home: Home) -> None:
+    assert "it was already there, and stays as it is" in spl("init", "-o", "table").stdout
 
 
 def test_init_in_an_unsafe_home_writes_nothing(spl: Spl, tmp_path: Path) -> None:

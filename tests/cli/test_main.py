@@ -13,8 +13,11 @@ import click
 import pytest
 
 from spl import __version__, errors
-from spl.cli.main import COMMANDS, commands
-from tests.commands_page import leaves
+from spl.cli.main import COMMANDS, HEADINGS, commands
+from spl.cli.options import STREAMING
+from spl.client import Client
+from tests.commands_page import examples, leaves
+from tests.docs.calls import calls
 from tests.server import error
 
 if TYPE_CHECKING:
@@ -30,16 +33,20 @@ LEAVES = {tuple(name.split()[1:]): command for name, command in leaves()}
 
 def test_the_commands_are_those_of_the_contract() -> None:
     assert [" ".join(path) for path in LEAVES] == [
-        "init", "serve", "stop", "status", "doctor", "run", "runs list", "runs show", "runs stop", "know",
-        "thread records", "thread watch", "why", "verify", "member add", "member list", "member revoke",
-        "token list", "token mint", "token revoke", "token rotate", "token show", "profile lint", "profile list",
-        "profile render", "profile show", "profile try", "escape mutate", "escape report", "escape run",
-        "provider check",
+        "init", "serve", "stop", "status", "doctor", "console",
+        "run", "runs list", "runs show", "runs stop", "runs tail", "why",
+        "know", "thread records", "thread watch", "verify", "backup", "restore",
+        "member add", "member list", "member revoke",
+        "token list", "token mint", "token revoke", "token rotate", "token show",
         "config add-permission-rule", "config disable-permission-rule",
         "config enable-permission-rule", "config list-rules", "config list-tiers",
         "config remove-permission-rule", "config set-actor-tier", "config set-capacity", "config set-profile",
         "config set-tier", "config set-transport", "config show", "config unset-actor-tier",
-        "config unset-capacity", "config unset-profile", "backup", "restore", "version",
+        "config unset-capacity", "config unset-profile",
+        "profile list", "profile show", "profile explain", "profile diff", "profile lint", "profile render",
+        "profile try", "profile trace", "profile new",
+        "escape mutate", "escape report", "escape run", "bench", "provider check",
+        "errors", "completion", "version",
     ]  # fmt: skip
 
 
@@ -54,8 +61,43 @@ def test_the_list_of_commands_says_what_each_command_says_of_itself(name: str) -
 def test_every_command_takes_a_home_and_an_output_format(path: tuple[str, ...]) -> None:
     options = {option for parameter in LEAVES[path].params for option in parameter.opts}
     assert {"-o", "--output"} <= options
-    # The suite has homes of its own, and throws them away.
-    assert "--home" in options or path[0] in {"version", "escape"}
+    # The suite and the benchmark have homes of their own, and throw them away.
+    assert "--home" in options or path[0] in {"bench", "completion", "escape", "version"}
+
+
+def test_every_command_stands_under_one_heading() -> None:
+    listed = [name for names in HEADINGS.values() for name in names]
+    assert sorted(COMMANDS) == sorted(listed)
+
+
+@pytest.mark.parametrize("path", LEAVES, ids=" ".join)
+def test_every_command_has_examples_that_it_would_take(path: tuple[str, ...]) -> None:
+    found = examples(LEAVES[path])
+    called = [tuple(words) for example in found for words in calls(example)]
+    assert 1 <= len(found) <= 3
+    assert path in {words[: len(path)] for words in called}
+    for words in called:
+        name = next(leaf for leaf in LEAVES if words[: len(leaf)] == leaf)
+        # What the command line would refuse, this raises.
+        LEAVES[name].make_context(" ".join(name), list(words[len(name) :]))
+
+
+def test_what_prints_one_document_a_line_is_what_the_other_commands_name(spl: Spl) -> None:
+    streaming = [
+        " ".join(path)
+        for path, command in LEAVES.items()
+        for parameter in command.params
+        if parameter.name == "output" and "stream-json" in getattr(parameter.type, "choices", ())
+    ]
+    assert sorted(streaming) == sorted(STREAMING)
+    refused = spl("status", "-o", "stream-json")
+    assert (refused.returncode, refused.stdout) == (2, "")
+    assert all(f"'{name}'" in refused.stderr for name in STREAMING)
+
+
+def test_without_a_command_there_is_help_and_no_success(spl: Spl) -> None:
+    ended = spl()
+    assert (ended.returncode, ended.stdout, ended.stderr) == (2, "", spl("--help").stdout)
 
 
 def test_help_loads_no_command_and_nothing_heavy() -> None:
@@ -89,7 +131,7 @@ def test_wrong_usage_ends_with_2(spl: Spl, arguments: tuple[str, ...]) -> None:
 
 
 @pytest.mark.parametrize(
-    ("typed", "meant"), [("memeber", "member"), ("tokens", "token"), ("confg", "config")]
+    ("typed", "meant"), [("memeber", "member"), ("tokens", "token"), ("confg", "config"), ("error", "errors")]
 )
 def test_a_command_that_is_not_there_is_answered_with_the_one_that_may_have_been_meant(
     spl: Spl, typed: str, meant: str
@@ -97,6 +139,22 @@ def test_a_command_that_is_not_there_is_answered_with_the_one_that_may_have_been
     ended = spl(typed, "list")
     assert (ended.returncode, ended.stdout) == (2, "")
     assert ended.stderr.endswith(f"Error: No such command '{typed}'. Did you mean '{meant}'?\n")
+
+
+@pytest.mark.parametrize(
+    ("typed", "meant"),
+    [
+        (("runs", "lst"), "'list'"),
+        (("runs", "list", "--stat", "done"), "--state"),
+        (("config", "set-transport", "sandbox"), "'sandboxed'"),
+    ],
+)
+def test_wrong_usage_is_said_in_one_line_that_names_what_there_is(
+    spl: Spl, typed: tuple[str, ...], meant: str
+) -> None:
+    ended = spl(*typed)
+    *_, said = ended.stderr.splitlines()
+    assert (ended.returncode, ended.stdout, said.startswith("Error: "), meant in said) == (2, "", True, True)
 
 
 @pytest.mark.parametrize("path", [(), ("status",), ("runs",), ("runs", "list"), ("config", "set-tier")])
@@ -163,6 +221,25 @@ def test_a_daemon_elsewhere_is_reached_by_url_and_token(spl: Spl, daemon: Daemon
     assert daemon.requests == []
 
 
+@pytest.mark.parametrize(
+    ("host", "token", "warned"),
+    [
+        ("127.0.0.1", "spl_secret", False), ("[::1]", "spl_secret", False), ("localhost", "spl_secret", False),
+        ("192.0.2.1", "spl_secret", True), ("localhost.example", "spl_secret", True), ("192.0.2.1", None, False),
+    ],
+)  # fmt: skip
+def test_a_token_that_leaves_this_machine_readable_is_warned_of(
+    capsys: pytest.CaptureFixture[str], host: str, token: str | None, warned: bool
+) -> None:
+    Client.locate(None, {"SPL_URL": f"http://{host}:9100", **({} if token is None else {"SPL_TOKEN": token})})
+    said = capsys.readouterr().err
+    assert (said.startswith("spl: warning: SPL_URL is plain HTTP to another machine"), "ssh -L" in said) == (
+        warned,
+        warned,
+    )
+    assert "spl_secret" not in said
+
+
 def test_an_interrupt_ends_quietly_with_130(daemon: Daemon, environ: dict[str, str]) -> None:
     asked, go_on = threading.Event(), threading.Event()
 
@@ -198,7 +275,7 @@ def test_a_reader_that_has_gone_ends_a_command_quietly(
     ("words", "expected"),
     [
         ("spl st", {"stop", "status"}),
-        ("spl runs ", {"list", "show", "stop"}),
+        ("spl runs ", {"list", "show", "stop", "tail"}),
         ("spl config set-transport s", {"sandboxed"}),
         ("spl config set-tier trial --reset max", {"max-turns"}),
     ],

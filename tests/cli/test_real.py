@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import signal
 import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -221,3 +222,59 @@ def test_an_observation_stands_under_the_call_that_it_was_shown_beside(served: S
     lines = served.spl("why", thread, "-o", "table").stdout.splitlines()
     at = next(at for at, line in enumerate(lines) if line.startswith("call 3"))
     assert [line.split()[0] for line in lines[at : at + 4]] == ["call", "verdict", "result", "observed"]
+
+
+@pytest.mark.parametrize("served", [[NOTE, {"text": "Done."}]], indirect=True)
+def test_a_run_is_streamed_as_the_log_has_it_and_ends_with_the_row_that_the_daemon_has(
+    served: Served,
+) -> None:
+    ended = served.spl("run", "g", "--budget-usd", "2", "-o", "stream-json")
+    assert (ended.returncode, ended.stderr) == (0, "")
+    *records, row = map(json.loads, ended.stdout.splitlines())
+    shown = served.told("runs", "show", row["thread"])
+    assert json.dumps(row, sort_keys=True) == json.dumps(shown, sort_keys=True)
+    assert records == served.told("thread", "records", row["thread"])["data"]
+    tailed = served.spl("runs", "tail", row["thread"], "-o", "table").stdout.splitlines()
+    assert [line.split()[0] for line in tailed] == [
+        "run", "turn", "call", "verdict", "note", "result", "turn", "ended",
+    ]  # fmt: skip
+
+
+LONG = [{"calls": [{"name": "record_note", "arguments": {"text": f"{at}"}}]} for at in range(20_000)]
+
+
+@pytest.fixture
+def going(served: Served, shape: Shape, home: Path) -> Iterator[subprocess.Popen[str]]:
+    """Give a command that waits for a run which goes on for long, when its first steps have come."""
+    process = shape.begin("run", "g", "-o", "stream-json", SPL_HOME=str(home))
+    assert process.stdout is not None
+    with process:
+        while json.loads(process.stdout.readline())["body"]["kind"] != "core.work.note.v1":
+            pass
+        yield process
+        process.kill()
+
+
+@pytest.mark.parametrize("served", [LONG], indirect=True)
+def test_an_interrupt_of_the_command_that_waits_for_a_run_stops_the_run(
+    served: Served, going: subprocess.Popen[str]
+) -> None:
+    going.send_signal(signal.SIGINT)
+    stdout, stderr = going.communicate(timeout=30)
+    row = json.loads(stdout.splitlines()[-1])
+    assert (going.returncode, row["state"], row["outcome"]) == (130, "stopped", "cancelled")
+    assert stderr == f"spl: run: stopping {row['thread']}; interrupt again to leave it\n"
+    assert served.told("why", row["thread"])["stopped_by"] == row["actor"]
+
+
+@pytest.mark.parametrize("served", [LONG], indirect=True)
+def test_a_run_whose_daemon_is_killed_ends_as_the_next_daemon_closes_it(
+    served: Served, going: subprocess.Popen[str], shape: Shape, home: Path
+) -> None:
+    served.daemon.process.kill()
+    with shape.daemon(home):
+        stdout, stderr = going.communicate(timeout=30)
+    row = json.loads(stdout.splitlines()[-1])
+    assert (row["state"], row["outcome"]) == ("stopped_short", "failed")
+    assert going.returncode == RunNotCompleted.exit_status
+    assert "the stream has broken off; waiting for the daemon" in stderr

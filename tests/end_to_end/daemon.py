@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from escape.instance import VERIFY_GOAL
 from spl.client import Client
+from tests.api import described
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -49,8 +50,10 @@ class Daemon:
         return self.client_of((self.home / "token").read_text().strip())
 
     def request(self, method: str, path: str, body: Json | None = None, **query: Any) -> Json:
-        """Ask the daemon; raises the error it answers with."""
-        return self.client.request(method, path, body, query=query)
+        """Ask the daemon, whose answer is held to its description; raises the error it answers with."""
+        answer = self.client.request(method, path, body, query=query)
+        described.hold(method, path, answer)
+        return answer
 
     def client_of(self, token: str) -> Client:
         """Give a client of its TCP port for whoever holds a token."""

@@ -110,7 +110,7 @@ The same model under other names. One that costs 1000 dollars a million tokens o
 {rows}
 One that nobody has given a price is refused at the start:
 
-```
+```text
 {refusal}
 ```
 
@@ -405,4 +405,4 @@ def _quoted(text: str, most: int = 400) -> str:
 
 
 def _block(command: str, printed: str) -> str:
-    return f"```\n$ {command}\n{printed.rstrip()}\n```\n"
+    return f"```text\n$ {command}\n{printed.rstrip()}\n```\n"

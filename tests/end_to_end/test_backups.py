@@ -41,6 +41,7 @@ def store(daemon: Daemon) -> Json:
 
 
 @pytest.mark.claim("M5")
+@pytest.mark.one_shape
 def test_a_damaged_log_is_refused_and_comes_back_with_all_that_was_acknowledged(
     shape: Shape, home: Path
 ) -> None:

@@ -68,6 +68,7 @@ def test_a_host_where_all_is_well_is_told_so_with_every_layer_of_a_trial_worker(
     assert list(scratch.iterdir()) == []
 
 
+@pytest.mark.one_shape
 def test_it_needs_no_daemon_and_minds_none(shape: Shape, home: Path) -> None:
     with shape.daemon(home) as daemon:
         assert examine(shape, home)["status"] == "ok"
@@ -107,6 +108,7 @@ def check(shape: Shape, home: Path, fault: Fault) -> None:
 
 @pytest.mark.claim("I12")
 @pytest.mark.parametrize("name", EITHER)
+@pytest.mark.one_shape
 def test_the_doctor_and_a_refused_start_name_the_same_cause(shape: Shape, home: Path, name: str) -> None:
     check(shape, home, EITHER[name])
 
@@ -119,6 +121,7 @@ def test_the_doctor_and_a_refused_start_of_root_name_the_same_cause(
     check(hosted, home, HOSTED[name])
 
 
+@pytest.mark.one_shape
 def test_too_little_memory_is_a_warning_and_the_trial_is_made_all_the_same(shape: Shape, home: Path) -> None:
     meminfo = home.with_name("meminfo")
     meminfo.write_text("MemTotal: 1000000 kB\nMemAvailable: 1024 kB\n")

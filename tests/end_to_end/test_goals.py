@@ -27,6 +27,8 @@ if TYPE_CHECKING:
     from tests.end_to_end.daemon import Daemon
     from tests.end_to_end.model import Asked
 
+pytestmark = pytest.mark.one_shape
+
 Json = dict[str, Any]
 
 MEMBER = "did:sync:user:ada"

@@ -62,6 +62,7 @@ def turns(daemon: Daemon, thread: str) -> int:
 
 @pytest.mark.claim("M4")
 @pytest.mark.parametrize("change", [remove, overwrite])
+@pytest.mark.one_shape
 def test_what_becomes_of_the_installed_code_changes_no_worker_of_a_daemon_that_runs(
     shape: Shape, home: Path, change: Callable[[Path], None]
 ) -> None:

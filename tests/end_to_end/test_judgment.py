@@ -15,6 +15,8 @@ if TYPE_CHECKING:
     from tests.end_to_end.daemon import Daemon, Shape
     from tests.end_to_end.model import Model
 
+pytestmark = pytest.mark.one_shape
+
 Json = dict[str, Any]
 
 TRANSPORTS = ("in_process", "sandboxed")

@@ -16,6 +16,8 @@ if TYPE_CHECKING:
     from tests.end_to_end.daemon import Shape
     from tests.end_to_end.load import Figures
 
+pytestmark = pytest.mark.one_shape
+
 CAPACITY, MEMBERS, RUNS = 8, 12, 50
 ROOM = 64 * 1024
 """KiB, what the daemon may come to hold beside what it held before."""

@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     from tests.end_to_end.daemon import Daemon, Shape
     from tests.end_to_end.model import Model
 
+pytestmark = pytest.mark.one_shape
+
 
 @contextlib.contextmanager
 def full(shape: Shape, daemon: Daemon) -> Iterator[None]:

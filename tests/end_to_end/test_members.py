@@ -32,6 +32,8 @@ if TYPE_CHECKING:
     from tests.end_to_end.daemon import Daemon, Shape
     from tests.end_to_end.model import Model
 
+pytestmark = pytest.mark.one_shape
+
 Json = dict[str, Any]
 
 MIA, BEN = "did:sync:user:mia", "did:sync:user:ben"

@@ -158,17 +158,20 @@ def test_a_command_runs_as_a_worker_would_and_what_was_added_for_it_is_said(
     assert not home.exists()
 
 
+@pytest.mark.one_shape
 def test_the_environment_holds_path_alone(shape: Shape, home: Path) -> None:
     assert attempt(shape, home, "--", "env").stdout == "PATH=/usr/bin\n"
 
 
 @pytest.mark.parametrize("status", [1, 200])
+@pytest.mark.one_shape
 def test_a_commands_exit_status_is_given_back(shape: Shape, home: Path, status: int) -> None:
     ended = attempt(shape, home, "--no-trace", "--", "sh", "-c", f"exit {status}")
     assert (ended.returncode, told(ended)["status"]) == (status, status)
     assert told(ended)["refused"] is None
 
 
+@pytest.mark.one_shape
 def test_a_command_that_a_signal_ends_is_told_as_a_shell_does(shape: Shape, home: Path) -> None:
     ended = attempt(shape, home, "--", PYTHON, "-I", "-S", "-c", "import ctypes; ctypes.string_at(0)")
     assert ended.returncode == 128 + signal.SIGSEGV
@@ -176,6 +179,7 @@ def test_a_command_that_a_signal_ends_is_told_as_a_shell_does(shape: Shape, home
 
 
 @pytest.mark.parametrize("traced", [(), ("--no-trace",)], ids=["traced", "untraced"])
+@pytest.mark.one_shape
 def test_standard_input_and_output_are_the_callers(shape: Shape, home: Path, traced: tuple[str, ...]) -> None:
     ended = attempt(shape, home, *traced, "--", "cat", text="words\n" * 50_000)
     assert (ended.returncode, ended.stdout) == (0, "words\n" * 50_000)
@@ -235,6 +239,7 @@ def test_processes_that_suffice_for_a_watched_command_alone_are_said_to(shape: S
     assert (unwatched.returncode == 0) == (shape.name == "same-user")
 
 
+@pytest.mark.one_shape
 def test_a_command_that_the_filter_does_not_let_start_is_told_of(shape: Shape, home: Path) -> None:
     ended = attempt(shape, home, "--", "id", profile="base")
     assert ended.returncode != 0
@@ -257,6 +262,7 @@ def test_a_path_that_is_asked_for_can_be_read_and_not_written(shape: Shape, home
     assert path in told(ended)["mounted"]
 
 
+@pytest.mark.one_shape
 def test_a_script_is_run_by_its_interpreter(shape: Shape, home: Path) -> None:
     path = script(home, "#!/usr/bin/env python3\nimport sys\nprint(sys.argv[1], input())\nsys.exit(3)\n")
     ended = attempt(shape, home, "--", path, "got", text="this\n")
@@ -264,6 +270,7 @@ def test_a_script_is_run_by_its_interpreter(shape: Shape, home: Path) -> None:
     assert {path, "/usr/bin/python3"} <= set(told(ended)["mounted"])
 
 
+@pytest.mark.one_shape
 def test_what_cannot_be_had_for_a_command_is_said_before_it_starts(shape: Shape, home: Path) -> None:
     path = script(home, "#!/bin/sh\n")
     os.chmod(path, 0o644)
@@ -274,6 +281,7 @@ def test_what_cannot_be_had_for_a_command_is_said_before_it_starts(shape: Shape,
     assert listed.stderr.count("spl: ISOLATION_UNAVAILABLE: the layer mounts ") == 1
 
 
+@pytest.mark.one_shape
 def test_the_worker_socket_is_there_while_a_daemon_runs(shape: Shape, home: Path) -> None:
     look = (
         "--",
@@ -290,6 +298,7 @@ def test_the_worker_socket_is_there_while_a_daemon_runs(shape: Shape, home: Path
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+@pytest.mark.one_shape
 def test_a_signal_reaches_the_command(shape: Shape, home: Path, number: signal.Signals) -> None:
     with started(shape, home) as process:
         up(process)
@@ -297,6 +306,7 @@ def test_a_signal_reaches_the_command(shape: Shape, home: Path, number: signal.S
         assert process.wait(SECONDS) == 128 + number
 
 
+@pytest.mark.one_shape
 def test_a_signal_that_an_init_would_be_spared_ends_it_all_the_same(shape: Shape, home: Path) -> None:
     with started(shape, home, profile="strict") as process:
         up(process)
@@ -304,6 +314,7 @@ def test_a_signal_that_an_init_would_be_spared_ends_it_all_the_same(shape: Shape
         assert process.wait(SECONDS) == 128 + signal.SIGKILL
 
 
+@pytest.mark.one_shape
 def test_a_signal_that_the_command_handles_is_its_own_affair(shape: Shape, home: Path) -> None:
     words = shape.spl("profile", "try", "strict", "--home", str(home), "--", "sh", "-c")
     with subprocess.Popen(
@@ -318,6 +329,7 @@ def test_a_signal_that_the_command_handles_is_its_own_affair(shape: Shape, home:
         assert process.wait(SECONDS) == 9
 
 
+@pytest.mark.one_shape
 def test_control_c_at_a_terminal_reaches_the_command(shape: Shape, home: Path) -> None:
     ours, theirs = pty.openpty()
     words = shape.spl("profile", "try", "worker", "--home", str(home), *CAT, "--", "sh", "-c", WAITING)

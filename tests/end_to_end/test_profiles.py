@@ -106,6 +106,7 @@ def test_strict_runs_the_verify_goal_in_a_process_id_namespace(shape: Shape, hom
         assert "pid_namespace" in [each["layer"] for each in receipt["layers"]]
 
 
+@pytest.mark.one_shape
 def test_a_tiers_own_profile_goes_before_that_of_all(shape: Shape, home: Path) -> None:
     with shape.daemon(home) as daemon:
         daemon.set_transport("sandboxed")
@@ -128,6 +129,7 @@ def test_a_profile_stays_chosen_over_a_restart(hosted: Shape, home: Path) -> Non
 
 @pytest.mark.claim("I12")
 @pytest.mark.parametrize(("text", "layer", "sentence"), BREACHES)
+@pytest.mark.one_shape
 def test_a_profile_below_the_floor_is_refused_when_it_is_chosen_and_when_it_falls_later(
     shape: Shape, home: Path, text: str, layer: str, sentence: str
 ) -> None:
@@ -165,6 +167,7 @@ def test_a_profile_below_the_floor_is_refused_when_it_is_chosen_and_when_it_fall
 
 
 @pytest.mark.claim("I12")
+@pytest.mark.one_shape
 def test_a_profile_that_is_broken_after_it_was_chosen_refuses_the_start_and_nothing_else_is_used(
     shape: Shape, home: Path
 ) -> None:
@@ -185,6 +188,7 @@ def test_a_profile_that_is_broken_after_it_was_chosen_refuses_the_start_and_noth
         assert daemon.request("GET", "/v1/runs")["data"] == []
 
 
+@pytest.mark.one_shape
 def test_a_shipped_name_means_the_shipped_profile_and_is_not_chosen_while_a_file_of_ones_own_bears_it(
     shape: Shape, home: Path
 ) -> None:
@@ -199,6 +203,7 @@ def test_a_shipped_name_means_the_shipped_profile_and_is_not_chosen_while_a_file
         assert run(daemon)[1]["profile_digest"] == rows[0]["digest"]
 
 
+@pytest.mark.one_shape
 def test_a_profile_that_breaks_the_floor_more_than_once_is_refused_with_how_often(
     shape: Shape, home: Path
 ) -> None:
@@ -223,6 +228,7 @@ def test_a_profile_that_this_host_cannot_confine_by_is_refused_with_one_remedy(
         assert str(error.value.fields["remedy"]) not in error.value.message
 
 
+@pytest.mark.one_shape
 def test_the_daemon_lists_profiles_and_describes_each(shape: Shape, home: Path) -> None:
     # A name that is no text stands in the options of the description.
     odd = home.with_name("a b\udcff")

@@ -15,6 +15,8 @@ if TYPE_CHECKING:
     from tests.end_to_end.daemon import Shape
     from tests.end_to_end.model import Model
 
+pytestmark = pytest.mark.one_shape
+
 # The manual's own command, word for word.
 STOP_THAT = r"""
 spl config add-permission-rule --name stop-that --action deny --priority 100 \

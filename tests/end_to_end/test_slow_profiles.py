@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 
     from tests.end_to_end.daemon import Daemon, Shape
 
+pytestmark = pytest.mark.one_shape
+
 # Read by the interpreter before anything else (site): in the daemon, judging a profile that says 65M never ends.
 FOR_EVER = """
 import sys, threading

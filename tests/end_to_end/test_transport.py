@@ -34,6 +34,7 @@ def in_force(daemon: Daemon) -> tuple[str, str]:
 
 
 @pytest.mark.claim("T1", "T2", "T4")
+@pytest.mark.one_shape
 def test_each_key_moves_its_own_runs_in_either_direction_without_a_restart(shape: Shape, home: Path) -> None:
     with shape.daemon(home) as daemon:
         assert (transport_of(daemon), transport_of(daemon, MEMBER)) == ("in_process", "sandboxed")
@@ -62,6 +63,7 @@ def test_a_typo_moves_nobody(hosted: Shape, home: Path) -> None:
 
 
 @pytest.mark.claim("T1", "T6")
+@pytest.mark.one_shape
 def test_a_run_in_flight_keeps_its_transport_when_the_value_changes_in_either_direction(
     shape: Shape, home: Path, model: Model
 ) -> None:
@@ -84,6 +86,7 @@ def test_a_run_in_flight_keeps_its_transport_when_the_value_changes_in_either_di
 
 
 @pytest.mark.claim("T5")
+@pytest.mark.one_shape
 def test_a_preview_names_the_transport_a_start_would_take_and_starts_nothing(
     shape: Shape, home: Path
 ) -> None:
@@ -139,6 +142,7 @@ def test_an_actor_that_is_nobody_cannot_have_a_run(hosted: Shape, home: Path) ->
 
 @pytest.mark.claim("K1", "K3", "K6")
 @pytest.mark.parametrize("transport", ["in_process", "sandboxed"])
+@pytest.mark.one_shape
 def test_every_call_has_its_verdict_before_its_result_on_both_transports(
     shape: Shape, home: Path, transport: str
 ) -> None:

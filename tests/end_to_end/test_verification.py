@@ -14,6 +14,8 @@ if TYPE_CHECKING:
 
     from tests.end_to_end.daemon import Shape
 
+pytestmark = pytest.mark.one_shape
+
 
 @pytest.mark.claim("V2")
 def test_runs_on_both_transports_verify_while_the_daemon_runs_and_after_it(shape: Shape, home: Path) -> None:

@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from tests.network import OWN_NETWORK
+
 if TYPE_CHECKING:
     from pathlib import Path
 
@@ -39,15 +41,6 @@ wait
 """
 
 
-# In a network of its own, bring loopback up (SIOCSIFFLAGS, netdevice(7)) and go on as the command that follows.
-LOOPBACK = """
-import fcntl, os, socket, struct, sys
-with socket.socket() as any:
-    fcntl.ioctl(any, 0x8914, struct.pack("16sh14x", b"lo", 1))
-os.execvp(sys.argv[1], sys.argv[1:])
-"""
-
-
 @pytest.mark.claim("V1", "T2", "T4")
 def test_the_verification_of_the_seed_ends_done_in_process_and_then_sandboxed(
     shape: Shape, home: Path
@@ -56,8 +49,7 @@ def test_the_verification_of_the_seed_ends_done_in_process_and_then_sandboxed(
     work.mkdir(mode=0o777)
     work.chmod(0o777)
     # The network of its own is made by root; the user in it is the shape's.
-    prefix = ["unshare", "-n", "/usr/bin/python3", "-c", LOOPBACK]
-    done = shape.shell(home, VERIFY, prefix=prefix, cwd=str(work))
+    done = shape.shell(home, VERIFY, prefix=OWN_NETWORK, cwd=str(work))
 
     said = done.stderr + (work / "serve.err").read_text()
     assert done.returncode == 0, said

@@ -6,6 +6,7 @@ import contextlib
 import json
 import os
 import pty
+import re
 import signal
 import subprocess
 import sys
@@ -36,7 +37,10 @@ def _invoke(*words: str) -> Any:
 
 def test_the_rows_of_a_class_are_printed_and_all_green_is_success() -> None:
     done = subprocess.run(
-        [*SPL, "run", "keyrings", "-o", "table"], capture_output=True, text=True, timeout=SECONDS
+        [*SPL, "run", "keyrings", "--profile", "worker", "-o", "table"],
+        capture_output=True,
+        text=True,
+        timeout=SECONDS,
     )
     assert done.returncode == 0, done.stderr
     lines = done.stdout.splitlines()
@@ -63,7 +67,7 @@ def test_an_ordinary_user_tries_the_shape_there_is_for_them(world_readable: Inst
             user=ORDINARY, group=ORDINARY, extra_groups=[],
         )  # fmt: skip
 
-    done = spl("run", "keyrings", "-o", "json")
+    done = spl("run", "keyrings", "--profile", "worker", "-o", "json")
     assert done.returncode == 0, done.stderr
     said = json.loads(done.stdout)
     assert {row["shape"] for row in said["rows"]} == set(said["hosts"]) == {"same-user"}
@@ -88,7 +92,8 @@ def test_a_name_that_is_nearly_one_is_told() -> None:
 
 
 @pytest.mark.parametrize(
-    "words", [("run", "--profile", "base"), ("mutate", "separate_user", "--shape", "same-user")]
+    "words",
+    [("run", "--profile", "base", "--shape", "hosted"), ("mutate", "separate_user", "--shape", "same-user")],
 )
 def test_where_nothing_is_tried_nothing_has_succeeded(words: tuple[str, ...]) -> None:
     done = subprocess.run([*SPL, *words], capture_output=True, text=True, timeout=SECONDS)
@@ -174,26 +179,31 @@ print(sum(len(open(f"/proc/sysvipc/{name}").read().splitlines()) - 1 for name in
 
 
 @pytest.mark.parametrize(
-    ("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGHUP, 129)]
+    ("number", "status", "shapes"),
+    [
+        (signal.SIGINT, 130, suite.SHAPES),
+        (signal.SIGTERM, 143, ("hosted",)),
+        (signal.SIGHUP, 129, ("same-user",)),
+    ],
 )
 def test_it_shows_how_far_it_is_on_a_terminal_and_leaves_nothing_when_it_is_broken_off(
-    number: int, status: int
+    number: int, status: int, shapes: tuple[str, ...]
 ) -> None:
     before = _folders()
     ours, theirs = pty.openpty()
     apart = ["unshare", "--ipc", sys.executable, "-c", ALONE]
-    process = subprocess.Popen([*apart, *SPL, "run"], stdout=subprocess.PIPE, stderr=theirs, text=True)
+    chosen = [word for shape in shapes for word in ("--shape", shape)]
+    command = [*apart, *SPL, "run", "limits", "load", *chosen]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=theirs, text=True)
     os.close(theirs)
     assert process.stdout is not None
     try:
         pid = int(process.stdout.readline())
         seen = b""
-        while b"network." not in seen:
+        while not re.search(rb"(limits|load)\.", seen) or any(each.encode() not in seen for each in shapes):
             piece = os.read(ours, 65536)
             assert piece
             seen += piece
-        assert b"hosted" in seen
-        assert b"same-user" in seen
         made = _folders() - before
         assert made
         os.kill(pid, number)

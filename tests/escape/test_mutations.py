@@ -9,6 +9,7 @@ import pytest
 from bwrap import layers
 from escape.suite import SHAPES
 from escape.weakened import REMOVALS, SINGLE
+from tests.escape.conftest import is_left
 
 if TYPE_CHECKING:
     from escape.suite import Found
@@ -17,8 +18,19 @@ if TYPE_CHECKING:
 
 @pytest.mark.claim("E2")
 @pytest.mark.timeout(400)
-@pytest.mark.parametrize("shape", SHAPES)
-@pytest.mark.parametrize("removal", REMOVALS, ids=lambda each: f"{each.layer}-{each.name}")
+@pytest.mark.parametrize(
+    ("removal", "shape"),
+    [
+        pytest.param(
+            each,
+            shape,
+            id=f"{each.layer}-{each.name}-{shape}",
+            marks=[pytest.mark.soak] if is_left(each.layer, shape) else [],
+        )
+        for each in REMOVALS
+        for shape in SHAPES
+    ],
+)
 def test_its_absence_is_noticed(mutated: Found, removal: Removal, shape: str) -> None:
     key = {"layer": removal.layer, "name": removal.name, "shape": shape}
     found = [each for each in mutated.mutations if key.items() <= each.items()]

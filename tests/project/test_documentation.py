@@ -1,12 +1,19 @@
 from __future__ import annotations
 
+import tomllib
 from inspect import cleandoc
+from typing import TYPE_CHECKING
 
 import pytest
 
-from spl.settings import Settings
+from spl.kernel import config, tiers
+from spl.settings import Settings, load
 from tests.claims import ROOT
 from tests.commands_page import documented, leaves
+from tests.docs.blocks import read
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 COMMANDS = dict(leaves())
 
@@ -28,3 +35,24 @@ def test_every_setting_is_documented_with_its_variable(name: str) -> None:
     description = Settings.model_fields[name].description
     assert description
     assert any(f"`SPL_{name.upper()}`" in line and description in line for line in page.splitlines())
+
+
+def test_the_example_of_a_configuration_file_is_one(tmp_path: Path) -> None:
+    (example,) = (block.text for block in read("docs/settings.md").blocks if block.info == "toml")
+    tmp_path.chmod(0o700)
+    (tmp_path / "config.toml").write_text(example)
+
+    settings = load({"home": tmp_path}, {})
+
+    assert settings.model_fields_set == {"home", *tomllib.loads(example)}
+
+
+@pytest.mark.parametrize("topic", sorted(config._TOPICS))
+def test_every_topic_of_the_configuration_is_documented(topic: str) -> None:
+    page = (ROOT / "docs" / "settings.md").read_text(encoding="utf-8")
+    assert f"\n| `{topic}` | `" in page
+
+
+def test_every_ceiling_of_a_tier_is_documented() -> None:
+    page = (ROOT / "docs" / "settings.md").read_text(encoding="utf-8")
+    assert [name for name in tiers._BOUNDS if f"`{name}`" not in page] == []

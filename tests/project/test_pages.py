@@ -67,10 +67,18 @@ def test_a_mark_whose_id_is_not_written_out_is_refused(tmp_path: Path) -> None:
 
 
 def test_every_error_has_a_row_with_its_code_statuses_and_remedy() -> None:
-    rows = (claims.ROOT / "docs" / "errors.md").read_text(encoding="utf-8").splitlines()
+    rows = (claims.ROOT / "docs" / "troubleshooting.md").read_text(encoding="utf-8").splitlines()
     for error in errors_page.rows():
         start = f"| `{error.code}` | {error.status} | {error.exit_status} |"
         assert any(row.startswith(start) and error.remedy in row for row in rows), error.code
+
+
+def test_what_is_said_of_errors_beyond_the_table_is_of_errors_that_there_are() -> None:
+    codes = {error.code for error in errors_page.rows()}
+    assert errors_page.texts().keys() - codes == set()
+    page = (claims.ROOT / "docs" / "troubleshooting.md").read_text(encoding="utf-8")
+    for code, text in errors_page.texts().items():
+        assert f"\n## {code}\n\n{text.strip()}\n" in page, code
 
 
 def test_every_error_says_what_it_means_and_what_to_do() -> None:

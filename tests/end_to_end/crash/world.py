@@ -23,7 +23,7 @@ from tests.end_to_end.daemon import SECONDS
 from tests.end_to_end.faults import become
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Collection, Iterator
     from pathlib import Path
 
     from spl.client import Client
@@ -38,6 +38,7 @@ UIDS = range(60920, 60940)
 
 START, DAMAGE = "killed while it started", "the log damaged between two starts"
 """Faults without a daemon that announces itself; the others are `FAULTS`."""
+EACH = (START, DAMAGE, *FAULTS)
 AT_ONCE = 2
 """Runs that a member may have going on."""
 ORDINARY_CODES = frozenset({"WORK_CONCURRENCY_EXCEEDED", "RUN_FINISHED"})
@@ -256,8 +257,8 @@ class World:
         self.told.phase = 0
 
 
-def rounds(shape: Shape, home: Path, number: int, seed: int) -> Figures:
-    """Do so many rounds on one home, every fault in turn in an order of the seed's; the home's folder holds the disk.
+def rounds(shape: Shape, home: Path, number: int, seed: int, *, faults: Collection[str] = EACH) -> Figures:
+    """Do so many rounds on one home, each fault in turn in an order of the seed's; the home's folder holds the disk.
 
     An error says the seed, the round and the fault.
     """
@@ -265,7 +266,7 @@ def rounds(shape: Shape, home: Path, number: int, seed: int) -> Figures:
     began = time.monotonic()
     with disk(home.parent, 512) as drive:
         world = World(shape, home, drive, figures)
-        order = _order(number, seed)
+        order = _order(number, seed, faults)
         for at, name in enumerate([*order, None]):
             try:
                 # A round's own chance, so that it can be repeated by itself.
@@ -296,11 +297,11 @@ def rounds(shape: Shape, home: Path, number: int, seed: int) -> Figures:
     return figures
 
 
-def _order(number: int, seed: int) -> list[str]:
+def _order(number: int, seed: int, faults: Collection[str]) -> list[str]:
     chance = random.Random(seed)
     order: list[str] = []
     while len(order) < number:
-        each = [START, DAMAGE, *FAULTS]
+        each = [*faults]
         chance.shuffle(each)
         order += each
     return order[:number]

@@ -1,4 +1,4 @@
-"""What every command that changes the configuration says it with: one record, on one thread, as the engine."""
+"""What the command line and the console change the configuration with: one record, on one thread, as the engine."""
 
 from __future__ import annotations
 
@@ -17,12 +17,14 @@ GIVEN: Final = ("trial", "paid", "team")
 TIERS: Final = (*GIVEN, "operator")
 
 
+def record(said: Json, *, kind: str = CONFIG) -> Json:
+    """Give a configuration record, as it is written."""
+    return {"thread": THREAD, "actor": ACTOR, "act": "LEARN", "body": {"kind": kind, **said}}
+
+
 def decide(client: Client, said: Json, *, kind: str = CONFIG) -> Json:
     """Write a configuration record; gives it as the daemon took it, and raises what `Client.request` raises."""
-    body = {"kind": kind, **said}
-    return client.request(
-        "POST", "/v1/records", {"thread": THREAD, "actor": ACTOR, "act": "LEARN", "body": body}
-    )
+    return client.request("POST", "/v1/records", record(said, kind=kind))
 
 
 def decided(body: Json) -> Json:

@@ -1,0 +1,135 @@
+"""The command that measures what confinement and judgment cost on this host."""
+
+from __future__ import annotations
+
+import difflib
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from spl.cli.options import Invocation, examples, output_option
+from spl.cli.output import is_json, print_json, print_line, print_rows
+from spl.cli.progress import bars
+from spl.cli.text import shown
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+Json = dict[str, Any]
+
+_MIB = 1 << 20
+_MISSED = 1
+
+
+def _names(context: click.Context, parameter: click.Parameter, incomplete: str) -> list[str]:
+    """Give the names of rows that begin so, for the shell."""
+    del context, parameter
+    from spl.bench.rows import GOALS  # noqa: PLC0415
+
+    return [name for name in GOALS if name.startswith(incomplete)]
+
+
+@click.command(epilog=examples("spl bench --quick", "spl bench --only cold-start --only judgment"))
+@output_option
+@click.option("--json", "as_json", is_flag=True, help="The same as -o json.")
+@click.option(
+    "--quick",
+    is_flag=True,
+    help="Take fewer samples, and a log of 10000 records for one of a million: rougher, and done in half a minute.",
+)
+@click.option(
+    "--only",
+    multiple=True,
+    metavar="NAME",
+    shell_complete=_names,
+    help="A row to measure; repeatable. The floors it is held against come with it.",
+)
+@click.pass_context
+def bench(
+    context: click.Context, output: str | None, as_json: bool, quick: bool, only: tuple[str, ...]
+) -> None:
+    """Measure what confinement and judgment cost on this host.
+
+    Real daemons are started in throw-away homes where TMPDIR says, on whose disk the log is then measured. Each figure
+    is held against a floor of the same run; exits 1 if a goal is missed. Measure on a host that has nothing else to do.
+    """
+    from spl.bench import rows, suite  # noqa: PLC0415
+
+    if as_json:
+        context.ensure_object(Invocation).output = output = "json"
+    _require_known(only, list(rows.GOALS))
+    with bars() as heard:
+        document = suite.run(only, size=suite.QUICK if quick else suite.WHOLE, heard=heard)
+    if as_json or is_json(output):
+        print_json(document)
+    else:
+        _print(document)
+    missed = suite.missed(document)
+    if missed:
+        _complain(missed, document["phases"])
+        context.exit(_MISSED)
+
+
+def _require_known(only: Sequence[str], known: Sequence[str]) -> None:
+    for name in only:
+        if name not in known:
+            near = difflib.get_close_matches(name, known, n=3)
+            hint = f"did you mean {' or '.join(near)}?" if near else f"there are {', '.join(known)}"
+            raise click.UsageError(f"there is no row {shown(name)!r}: {hint}")
+
+
+def _print(document: Json) -> None:
+    host = document["host"]
+    memory = f"{host['memory_bytes'] / (1 << 30):.1f} GiB"
+    print_line(
+        shown(
+            f"{host['shape']}, {host['cores']} x {host['processor']}, {memory}, kernel {host['kernel']}, "
+            f"Python {host['python']}, bubblewrap {host['bubblewrap']}, {host['file_system']}; "
+            f"load {host['load'][0]:g} before, {host['load'][1]:g} after"
+        )
+    )
+    print_line()
+    columns = ("name", "value", "unit", "p95", "samples", "floor", "ratio", "goal", "met", "note")
+    print_rows(
+        columns,
+        [[*(row[name] for name in columns[:-2]), _met(row), row.get("reason")] for row in document["rows"]],
+    )
+    if document["phases"]:
+        print_line()
+        print_rows(
+            ("where a cold start goes", "ms", "what is done"),
+            [[part["name"], part["value"], part["what"]] for part in document["phases"]],
+        )
+    print_line()
+    print_line(_carried(document["carries"]))
+    if document["quick"]:
+        print_line("Quick: few samples, which is good for a look and not for a comparison.")
+
+
+def _carried(carries: Json) -> str:
+    each = carries["worker_bytes_at_most"] / _MIB
+    rate = carries["runs_per_second"]
+    fast = "" if rate is None else f", and {rate:g} whole runs of the echo provider a second"
+    return (
+        f"This host carries {carries['workers']} sandboxed runs of the profile 'worker' at once, each reckoned at the "
+        f"most it can take up, {each:.0f} MiB{fast}."
+    )
+
+
+def _met(row: Json) -> str:
+    if row["goal"] is None:
+        return ""
+    return {True: "yes", False: "NO", None: "not measured"}[row["met"]]
+
+
+def _complain(missed: Sequence[Json], phases: Sequence[Json]) -> None:
+    lines = []
+    for row in missed:
+        got = (
+            f"{row['value']:g} {row['unit']}" if row["ratio"] is None else f"{row['ratio']:g} times its floor"
+        )
+        lines.append(f"spl: the goal of {row['name']} is missed: {got}, and it should be {row['goal']}")
+    if phases and any(row["name"] == "cold-start" for row in missed):
+        parts = ", ".join(f"{part['name']} {part['value']:g} ms" for part in phases)
+        lines.append(f"spl: a cold start spends its time so: {parts}")
+    click.echo("\n".join(lines), err=True)

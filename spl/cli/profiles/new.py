@@ -1,0 +1,163 @@
+"""`spl profile new`: a small profile to begin with, in the home's folder; and how any profile is put there."""
+
+from __future__ import annotations
+
+import os
+import secrets
+from typing import TYPE_CHECKING, Any, Final
+
+import click
+
+from bwrap import lines
+from bwrap.library import NAMES, is_name
+from spl.cli.completion import profiles
+from spl.cli.options import common, examples
+from spl.cli.output import is_json, print_json, print_line
+from spl.cli.profiles.lint import count, print_remark, remarks_on
+from spl.cli.profiles.places import library_of, refusals
+from spl.cli.text import shown
+from spl.errors import HostRefused, ProfileExists
+from spl.home import Home, locate
+
+if TYPE_CHECKING:
+    from bwrap.library import Library
+
+    Json = dict[str, Any]
+
+_BEGIN: Final = """\
+extends = {extends}
+description = {description}
+
+# What is said here is laid over {extends}: a value replaces, a list is added to, and "!word" takes one away.
+# Each line below is one to take the mark from and change. docs/profiles.md has every key and every group.
+
+# [filesystem]
+# read_only = ["?/etc/hostname"]                     # a file to show; ? lets it be absent on a host
+# tmpfs = [{{ path = "@scratch", size = "16M" }}]      # a folder to write in, in memory
+
+# [limits]
+# address_space = "256M"
+# cpu_time = "2m"
+
+# [syscalls]
+# allow = ["uname", "@write-files"]                  # calls, and groups of them
+
+# [[syscalls.when]]                                  # a call that only some arguments let through
+# call = "ioctl"
+# argument = 1
+# equals = ["TIOCGWINSZ"]
+"""
+
+
+def profile_name(context: click.Context, parameter: click.Parameter, value: str | None) -> str | None:
+    """Give what was given as a profile's name; raises `click.BadParameter` for what can be none."""
+    if value is not None and not is_name(value):
+        raise click.BadParameter(NAMES, context, parameter)
+    return value
+
+
+@click.command(
+    "new",
+    short_help="Write a small profile to begin with.",
+    epilog=examples(
+        "spl profile new mine", "spl profile new tight --extends strict --description 'Less than strict.'"
+    ),
+)
+@click.argument("name", callback=profile_name)
+@click.option(
+    "--extends",
+    default="worker",
+    show_default=True,
+    metavar="PROFILE",
+    help="What it is laid over.",
+    shell_complete=profiles,
+)
+@click.option("--description", metavar="TEXT", help="One sentence on what it is for.")
+@common
+def new_profile(
+    name: str, extends: str, description: str | None, home: str | None, output: str | None
+) -> None:
+    """Write a profile of your own that means what the one it extends means, with the lines to change it as comments.
+
+    It is put into the profiles folder of the home, which is made if it is not there; a profile that is there already
+    is left alone. What lint says of it is told at once.
+    """
+    with refusals():
+        text = beginning(name, extends, description)
+        where = Home.open(locate(home, os.environ), create=True)
+        library = library_of(where)
+        path = save(library, where, name, text)
+        remarks = remarks_on(library, name, {}, str(where.path), named=True)
+    if is_json(output):
+        print_json(
+            {"object": "profile.new", "name": name, "extends": extends, "path": path, "remarks": remarks}
+        )
+        return
+    print_line(f"written: {shown(path)}")
+    for remark in remarks:
+        print_remark(remark)
+    print_line(f"{count(remarks)} in {name}")
+    print_next(name)
+
+
+def beginning(name: str, extends: str, description: str | None) -> str:
+    """Give the text of a new profile; raises `click.BadParameter` for what cannot stand in one."""
+    said = f"What {extends!r} says, as {name!r}." if description is None else description
+    try:
+        return _BEGIN.format(extends=lines.quoted(extends), description=lines.quoted(said))
+    except ValueError as error:
+        raise click.BadParameter(f"{error}", param_hint="'--description' / '--extends'") from None
+
+
+def save(library: Library, home: Home, name: str, text: str) -> str:
+    """Put a profile into the home's folder, whole and readable by its user alone, and give its path.
+
+    Raises `ProfileError` for a text that is no profile, `ProfileExists` for a name that is taken, which a shipped
+    one always is, and `HostRefused`.
+    """
+    require_free(library, home, name)
+    path = str(home.profiles / f"{name}.toml")
+    library.draft(name, text, path)
+    draft = str(home.profiles / f".{name}.{secrets.token_hex(8)}")
+    try:
+        descriptor = os.open(
+            draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600
+        )
+        try:
+            with os.fdopen(descriptor, "wb") as file:
+                file.write(text.encode())
+                file.flush()
+                os.fsync(file.fileno())
+            # Linked into place whole, for link(2) replaces nothing: what is there stays, whoever was first.
+            os.link(draft, path, follow_symlinks=False)
+        finally:
+            os.unlink(draft)
+    except FileExistsError:
+        raise _taken(name, path) from None
+    except OSError as error:
+        raise HostRefused(f"the profile {path!r} cannot be written: {error.strerror}") from None
+    return path
+
+
+def require_free(library: Library, home: Home, name: str) -> None:
+    """Refuse a name that a profile has, whether it can be used or not; raises `ProfileExists`."""
+    path = str(home.profiles / f"{name}.toml")
+    if name in library.shipped():
+        raise ProfileExists(f"{name!r} is the name of a shipped profile")
+    if os.path.lexists(path):
+        raise _taken(name, path)
+
+
+def _taken(name: str, path: str) -> ProfileExists:
+    return ProfileExists(f"there is a profile {name!r} already: {path}")
+
+
+def print_next(name: str) -> None:
+    """Print what is to be done with a profile that was just written."""
+    for command, what in (
+        (f"spl profile try {name} -- COMMAND", "run a command under it, and see what it is refused"),
+        (f"spl profile explain {name}", "read what a process can do under it"),
+        (f"spl profile lint {name}", "after each change"),
+        (f"spl config set-profile {name}", "have the next sandboxed run go by it"),
+    ):
+        print_line(f"next: {command:<42} {what}")

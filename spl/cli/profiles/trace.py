@@ -1,0 +1,406 @@
+"""`spl profile trace`: watches a command that runs free, and drafts the smallest profile that lets it run confined."""
+
+from __future__ import annotations
+
+import asyncio
+import difflib
+import hashlib
+import json
+import os
+import re
+import shlex
+import signal
+import stat
+from contextlib import ExitStack, suppress
+from typing import TYPE_CHECKING, Any, Final, NoReturn
+
+import click
+
+from bwrap import difference, drafting, lines, seccomp, strace, trying
+from bwrap import host as hosts
+from bwrap.advice import Adviser
+from bwrap.errors import LayerError, ProfileError
+from bwrap.library import is_name
+from bwrap.lint import lint_here
+from bwrap.mounts import Kind
+from bwrap.needs import LEAST
+from bwrap.refusals import writable as writable_line
+from bwrap.trying import Streams
+from bwrap.usage import Usage, limit_lines, measured
+from spl import hardening
+from spl.cli.options import common, examples
+from spl.cli.profiles.free import PIECE, Ended, run_free
+from spl.cli.profiles.new import profile_name, require_free, save
+from spl.cli.profiles.places import home_of, library_of, places_of, refusals
+from spl.cli.profiles.trial import known, pool_of, program_of, reachable, say_refused
+from spl.cli.progress import working
+from spl.cli.text import brief, shown
+from spl.errors import HostRefused, ProfileBelowFloor, ProfileInvalid
+from spl.home import Home, locate
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from bwrap.advice import Advice
+    from bwrap.drafting import Draft
+    from bwrap.host import Host
+    from bwrap.library import Library
+    from bwrap.lines import Line
+    from bwrap.plan import Places
+    from bwrap.profile import Profile
+    from bwrap.refusals import Refused
+    from bwrap.seccomp import Filter, Rules
+    from bwrap.uids import Pool
+
+    Json = dict[str, Any]
+
+_CALLED_OFF: Final = frozenset(
+    128 + number for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
+)
+
+
+@click.command(
+    "trace",
+    short_help="Draft the smallest profile under which a command runs.",
+    epilog=examples(
+        "spl profile trace -- uname -a",
+        "spl profile trace --name greeter --save -- python3 -c 'import platform; print(platform.node())'",
+    ),
+)
+@click.argument("command", nargs=-1, required=True, type=click.UNPROCESSED)
+@click.option(
+    "--extends", default="worker", show_default=True, metavar="PROFILE", help="What is drafted upon."
+)
+@click.option("--name", callback=profile_name, help="The draft's name; else the command's.")
+@click.option(
+    "--read-only",
+    "read_only",
+    multiple=True,
+    metavar="PATH",
+    type=click.Path(exists=True),
+    help="A file or folder of the host to show whether it is seen to be needed or not; repeatable.",
+)
+@click.option(
+    "--save", "to_save", is_flag=True, help="Put the draft into the home's profiles, if its name is free."
+)
+@click.option("--no-check", is_flag=True, help="Run the command once, free, and leave the draft untried.")
+@common
+def trace_profile(
+    command: tuple[str, ...],
+    extends: str,
+    name: str | None,
+    read_only: tuple[str, ...],
+    to_save: bool,
+    no_check: bool,
+    home: str | None,
+    output: str | None,
+) -> None:
+    """Run a command free under strace, then draft the smallest profile under which it runs as it did.
+
+    Put `--` before the command. THE FIRST RUN IS NOT CONFINED: the command runs as you, and may do what you may. Then
+    it runs confined, again and again, until no line of the draft can go: some runs for each line, a hundred at most.
+    What it does outside itself it does each time; with --no-check it runs once.
+
+    It runs in `/` with PATH alone in its environment, free and confined, so give absolute paths. The free run has this
+    command's input and output; the confined ones have the input if it is a file, and are held against the free one by
+    their exit status and what they write to standard output. Everything else is told on standard error: what the draft
+    adds, as a diff and as TOML, and what it cannot have because the floor forbids it. With -o json a document is
+    the last line there, before an error. It succeeds when the command runs under the draft as it ran free.
+    """
+    with refusals():
+        where = Home.open(locate(home, os.environ), create=True) if to_save else home_of(home)
+        library = library_of(where)
+        over = library.load(extends)
+        host = hosts.examine()
+        places = places_of(where, hosted=host.shape is hosts.Shape.HOSTED)
+        tracer = strace.find()
+        if tracer is None:
+            raise HostRefused("there is no strace on this host", remedy="install the package 'strace'")
+        words = (_real(program_of(command[0])), *_utf_8(command[1:]))
+        chosen = name or _named_for(words[0], library)
+        if chosen in over.chain:
+            raise click.UsageError(
+                f"a draft upon {extends!r} cannot be called {chosen!r}: give another --name"
+            )
+        if to_save:
+            require_free(library, where, chosen)
+        pool = pool_of(home)
+        trial = _Trial(library, over, chosen, words, host, places, where)
+        adviser = Adviser(over, library.draft, host, places)
+        kept = [lines.show(os.path.abspath(path)) for path in read_only]
+        if over.limits.processes < LEAST["processes"][0]:
+            # A watched command has one more, for strace: what is too few for a run would be seen without it alone.
+            kept.append(lines.limit("processes", LEAST["processes"][0]))
+        # What can never be confined is not run free for nothing.
+        trial.prepared(kept)
+        usage, free, seconds = run_free(tracer, words, over)
+        hardening.protect()
+        candidates = trial.candidates(usage, seconds)
+        first, forbidden = drafting.judged(candidates, kept, adviser)
+        attempt = _Attempt(trial, free, tracer, pool)
+        if no_check:
+            draft = drafting.Draft([*kept, *(each for each in first if each not in kept)])
+        else:
+            with working("running it confined, to find what it can do without"):
+                draft = drafting.draft(first, kept, adviser, attempt)
+        text = trial.text(draft.lines, _remarks(draft, forbidden))
+        drafted = library.draft(chosen, text)
+        path = save(library, where, chosen, text) if to_save and (no_check or draft.same) else None
+    refused = [(row, adviser.on(row)) for row in draft.refused]
+    base = library.load(chosen) if chosen in (*library.shipped(), *library.own()) and path is None else over
+    diff = _diff(base, drafted)
+    remarks = [each for each in lint_here(drafted, str(where.path)) if each.fault.file == f"{chosen}.toml"]
+    _print_draft(diff, text, refused, draft, checked=not no_check)
+    for each in remarks:
+        _say(f"{each.severity}: {each.fault.place}: {each.fault.reason}")
+    if path is not None:
+        _say(f"written: {path}")
+    if output == "json":
+        document = {
+            "object": "profile.trace",
+            "name": chosen,
+            "extends": extends,
+            "toml": text,
+            "lines": [str(each) for each in draft.lines],
+            "against": base.name,
+            "diff": diff,
+            "not_drafted": [{"wanted": str(line), **advice.wire()} for line, advice in forbidden],
+            "remarks": [
+                {"severity": str(each.severity), "row": each.row, **each.fault.wire()} for each in remarks
+            ],
+            "refused": [{**row.wire(), **advice.wire()} for row, advice in refused],
+            "status": free.status,
+            "checked": not no_check,
+            "same": None if no_check else draft.same,
+            "smallest": draft.smallest,
+            "runs": 1 + draft.runs,
+            "saved": path,
+        }
+        click.echo(json.dumps(document), err=True)
+    if not (no_check or draft.same):
+        if usage.reads_input and not _is_file(0):
+            _say("standard input had only the free run, and it was read: give it a file ('< FILE')")
+        _fail(command, free, attempt.ended, refused)
+
+
+class _Trial:
+    """A command and what its draft is made upon."""
+
+    def __init__(
+        self,
+        library: Library,
+        over: Profile,
+        name: str,
+        words: Sequence[str],
+        host: Host,
+        places: Places,
+        home: Home,
+    ) -> None:
+        self._library, self._over, self._name, self._words = library, over, name, words
+        self._host, self._places, self._home = host, places, home
+        self._filters: dict[str, Filter] = {}
+
+    def text(self, drafted: Sequence[Line], remarks: Sequence[str] = ()) -> str:
+        """Give the draft as a profile."""
+        description = f"What {shown(os.path.basename(self._words[0]))!r} needs beyond {self._over.name!r}."
+        return drafting.text(self._over.name, description, drafted, remarks)
+
+    def prepared(self, drafted: Sequence[Line]) -> trying.Prepared:
+        """Give the command as it is tried under a draft; raises what `trying.prepare` does."""
+        profile = reachable(self._library.draft(self._name, self.text(drafted)), self._home, self._places)
+        return trying.prepare(profile, self._host, self._places, self._words, compiled=self._compiled)
+
+    def _compiled(self, rules: Rules) -> Filter:
+        """Compile some rules once: each time takes longer than the run it is for."""
+        key = repr((sorted(rules.allow), sorted(rules.when.items()), sorted(rules.refuse.items())))
+        if key not in self._filters:
+            self._filters[key] = seccomp.compile_filter(rules)
+        return self._filters[key]
+
+    def candidates(self, usage: Usage, seconds: float) -> list[Line]:
+        """Give a line for all that was used and is not there: calls, files, a folder to write in, limits."""
+        plan = self.prepared([]).plan
+        shown_now = [mount.target for mount in plan.find(Kind.READ_ONLY)]
+        never = [str(self._home.path), os.path.expanduser("~"), self._host.python.library]
+        scratch = [path for path in usage.changed if path.startswith("/tmp/")]  # noqa: S108 - inside the sandbox
+        written = [path for path in usage.changed if path not in scratch]
+        paths = drafting.sources_of(usage.opened, shown_now, never)
+        # Calls last: what is left out first is files, under a filter that is compiled already.
+        return [
+            *([lines.folder_in_memory("@scratch")] if scratch else []),
+            *filter(None, (writable_line(os.fsencode(path)) for path in written)),
+            *map(_shown, paths),
+            *limit_lines(measured(usage, seconds), self._over.limits),
+            *usage.refused,
+        ]
+
+
+class _Attempt:
+    """Runs the command confined under a draft, and holds it against the free run."""
+
+    def __init__(self, trial: _Trial, free: Ended, tracer: str, pool: Pool) -> None:
+        self._trial, self._free, self._tracer, self._pool = trial, free, tracer, pool
+        self.ended = free
+
+    def __call__(self, drafted: Sequence[Line], *, watched: bool) -> tuple[bool, list[Refused]]:
+        try:
+            prepared = self._trial.prepared(drafted)
+            tried, self.ended = asyncio.run(self._run(prepared, watched=watched))
+        except (LayerError, ProfileError):
+            if watched:
+                raise
+            # Without some line what another shows cannot be mounted, or nothing can start: then it is needed.
+            return False, []
+        if self.ended.status in _CALLED_OFF and self._free.status not in _CALLED_OFF:
+            # A signal goes on to the command that runs now; whoever sent it means all of them.
+            raise KeyboardInterrupt
+        return self.ended == self._free, known(tried)
+
+    async def _run(self, prepared: trying.Prepared, *, watched: bool) -> tuple[trying.Tried, Ended]:
+        """Run it with its output into a pipe that is read as it comes, and its complaints unseen."""
+        seen = hashlib.sha256()
+        loop = asyncio.get_running_loop()
+        with ExitStack() as held:
+            given = _reopened(0)
+            held.callback(os.close, given)
+            quiet = os.open(os.devnull, os.O_WRONLY | os.O_CLOEXEC)
+            held.callback(os.close, quiet)
+            reading, writing = os.pipe2(os.O_CLOEXEC)
+            held.callback(os.close, reading)
+            os.set_blocking(reading, False)
+            drained = loop.create_future()
+
+            def take() -> None:
+                with suppress(BlockingIOError):
+                    if piece := os.read(reading, PIECE):
+                        seen.update(piece)
+                        return
+                    loop.remove_reader(reading)
+                    drained.set_result(None)
+
+            loop.add_reader(reading, take)
+            try:
+                tried = await trying.run(
+                    prepared,
+                    strace=self._tracer if watched else None,
+                    pool=self._pool,
+                    streams=Streams(given, writing, quiet),
+                )
+            finally:
+                os.close(writing)
+            await drained
+        return tried, Ended(tried.status, seen.hexdigest())
+
+
+def _is_file(descriptor: int) -> bool:
+    try:
+        return stat.S_ISREG(os.fstat(descriptor).st_mode)
+    except OSError:
+        return False
+
+
+def _reopened(descriptor: int) -> int:
+    """Give a file anew from its beginning, and nothing in the place of what can be read but once."""
+    path = f"/proc/self/fd/{descriptor}" if _is_file(descriptor) else os.devnull
+    return os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+
+
+def _real(program: str) -> str:
+    """Give a program's path with its folder's links followed, as it is named in the sandbox."""
+    return os.path.join(os.path.realpath(os.path.dirname(program)), os.path.basename(program))
+
+
+def _utf_8(words: Sequence[str]) -> Sequence[str]:
+    try:
+        "".join(words).encode()
+    except UnicodeEncodeError:
+        raise click.UsageError("a word of the command is no UTF-8, and no profile could name it") from None
+    return words
+
+
+def _named_for(program: str, library: Library) -> str:
+    name = re.sub(r"[^a-z0-9-]+", "-", os.path.basename(program).lower()).strip("-")
+    return name if is_name(name) and name not in library.shipped() else "traced"
+
+
+def _shown(path: str) -> Line:
+    try:
+        return lines.show(path)
+    except ValueError:
+        # A name for nothing, so that it is told of as what no profile can have.
+        return lines.show(f"/{shown(path)}?")
+
+
+def _remarks(draft: Draft, forbidden: Sequence[tuple[Line, Advice]]) -> list[str]:
+    """Give the comments of a draft: who made it, and what it used that no profile can allow."""
+    less = "no line of it can go" if draft.smallest else "lines of it may not be needed"
+    found = [f"Drafted by 'spl profile trace': {less}."]
+    if forbidden:
+        found.append(
+            "It runs without what it used of this:" if draft.same else "It may not run without this:"
+        )
+    for line, advice in forbidden:
+        why = f"the floor forbids it ({advice.floor})" if advice.floor else brief(advice.reason, 100)
+        found.append(f"not drafted: {shown(str(line))}: {why}")
+    return found
+
+
+def _diff(base: Profile, drafted: Profile) -> list[str]:
+    """Give what the draft means beside what another profile does, as a unified diff."""
+    return list(
+        difflib.unified_diff(
+            difference.listing(base), difference.listing(drafted), base.name, drafted.name, lineterm="", n=0
+        )
+    )
+
+
+def _print_draft(
+    diff: Sequence[str],
+    text: str,
+    refused: Sequence[tuple[Refused, Advice]],
+    draft: Draft,
+    *,
+    checked: bool,
+) -> None:
+    for line in diff or ["it means what it extends means: nothing is needed beyond that"]:
+        click.echo(shown(line), err=True)
+    click.echo(err=True)
+    for line in text.splitlines():
+        click.echo(shown(line), err=True)
+    click.echo(err=True)
+    if not checked:
+        _say("it was not tried: what the command does without may be in it, and what it needs may be missing")
+    elif not draft.same:
+        say_refused(refused, _say)
+        _say("under this draft it does not run as it ran free")
+    else:
+        less = "no line of it can go" if draft.smallest else "whether lines of it can go is not known"
+        _say(f"it runs under this draft as it ran free, and {less}; it was run {1 + draft.runs} times")
+        if left := [row.what for row, _ in refused]:
+            _say(f"refused to it, and done without: {brief(', '.join(left), 240)}")
+
+
+def _fail(
+    command: Sequence[str], free: Ended, ended: Ended, refused: Sequence[tuple[Refused, Advice]]
+) -> NoReturn:
+    how = (
+        f"it ends with {ended.status}, and free with {free.status}"
+        if ended.status != free.status
+        else "it writes something else to standard output"
+    )
+    what = f"under the draft {brief(shlex.join(command))!r} does not run as it ran free: {how}"
+    without = [row.what for row, advice in refused if advice.line is None]
+    if without:
+        what = f"{what}; no profile allows {', '.join(without)}"
+    if any(advice.floor for _, advice in refused):
+        raise ProfileBelowFloor(
+            what, remedy="have it do without: no profile lets a run have what the floor forbids"
+        )
+    raise ProfileInvalid(
+        what,
+        remedy="add what it lacks by hand ('spl profile try' shows it), or see what else in its output changes",
+    )
+
+
+def _say(text: str) -> None:
+    click.echo(f"spl: profile trace: {shown(text)}", err=True)

@@ -1,0 +1,155 @@
+"""`spl profile trace` on both shapes: what it drafts lets the command run, and not a line of it can go."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+from pathlib import Path
+from typing import IO, TYPE_CHECKING
+
+import pytest
+
+from spl import errors
+from tests.end_to_end.daemon import SECONDS
+from tests.end_to_end.test_profile_commands import PYTHON, attempt, told
+
+if TYPE_CHECKING:
+    from tests.end_to_end.daemon import Json, Shape
+
+FREE = {"PATH": "/usr/bin"}
+TWO_LINES = "import os; print(os.uname().machine, open('/etc/hostname').read())"
+
+
+def trace(
+    shape: Shape, home: Path, *words: str, given: IO[bytes] | int = subprocess.DEVNULL
+) -> subprocess.CompletedProcess[str]:
+    """Trace a command to its end; the last line of standard error is its document."""
+    return subprocess.run(
+        shape.spl("profile", "trace", "--home", str(home), "-o", "json", *words),
+        env=dict(shape.environment), user=shape.uid, group=shape.uid, extra_groups=[], cwd="/",
+        stdin=given, text=True, capture_output=True, timeout=SECONDS, check=False,
+    )  # fmt: skip
+
+
+def document(ended: subprocess.CompletedProcess[str]) -> Json:
+    """Give the document, which an error may follow."""
+    return next(
+        found
+        for line in ended.stderr.splitlines()
+        if line[:1] == "{"
+        if "toml" in (found := json.loads(line))
+    )
+
+
+@pytest.mark.parametrize(
+    ("words", "lines"),
+    [
+        (["cat", "/etc/hostname"], ['[filesystem] read_only = ["/etc/hostname"]']),
+        (
+            [PYTHON, "-I", "-S", "-c", TWO_LINES],
+            ['[filesystem] read_only = ["/etc/hostname"]', '[syscalls] allow = ["uname"]'],
+        ),
+    ],
+    ids=["cat", "python"],
+)
+def test_a_draft_lets_its_command_run_and_without_any_line_of_it_the_command_does_something_else(
+    shape: Shape, home: Path, words: list[str], lines: list[str]
+) -> None:
+    free = subprocess.run(words, env=FREE, cwd="/", capture_output=True, text=True, check=True).stdout
+    traced = trace(shape, home, "--name", "own", "--save", "--", *words)
+    found = document(traced)
+    assert (traced.returncode, traced.stdout) == (0, free), traced.stderr
+    assert (found["same"], found["smallest"], found["lines"]) == (True, True, lines)
+    path = Path(found["saved"])
+    assert path == home / "profiles" / "own.toml"
+    assert path.read_text() == found["toml"]
+    assert (path.stat().st_uid, path.stat().st_mode & 0o777) == (shape.uid, 0o600)
+    assert attempt(shape, home, "--no-trace", "--", *words, profile="own").stdout == free
+    said = found["toml"].splitlines(keepends=True)
+    each = [at for at, line in enumerate(said) if line.startswith(("read_only", "allow"))]
+    assert len(each) == len(lines)
+    for at in each:
+        path.write_text("".join([*said[:at], *said[at + 1 :]]))
+        less = attempt(shape, home, "--no-trace", "--", *words, profile="own")
+        assert (less.returncode, less.stdout) != (0, free)
+
+
+@pytest.mark.one_shape
+def test_a_draft_is_shown_as_what_it_adds_and_linted_as_any_profile(shape: Shape, home: Path) -> None:
+    ended = trace(shape, home, "--save", "--read-only", "/etc/hosts", "--", "true")
+    found = document(ended)
+    assert (ended.returncode, found["name"], found["saved"]) == (0, "true", f"{home}/profiles/true.toml")
+    assert found["lines"] == ['[filesystem] read_only = ["/etc/hosts"]']
+    assert found["diff"][:2] == ["--- worker", "+++ true"]
+    assert [line for line in found["diff"][2:] if not line.startswith("@@")] == [
+        "+filesystem.read_only /etc/hosts = shown"
+    ]
+    assert shape.run("profile", "lint", "true", "--home", str(home)).returncode == 0
+    assert [row["severity"] for row in found["remarks"]] == ["warning"]
+    # Its name is taken now: nothing is run for it, and a draft is held against what has it.
+    again = trace(shape, home, "--save", "--", "true")
+    assert (again.returncode, '"toml": ' in again.stderr) == (errors.ProfileExists.exit_status, False)
+    assert document(trace(shape, home, "--no-check", "--", "true"))["diff"][0] == "--- true"
+
+
+@pytest.mark.one_shape
+def test_a_command_that_needs_what_the_floor_forbids_is_told_so_and_not_drafted(
+    shape: Shape, home: Path
+) -> None:
+    ended = trace(shape, home, "--save", "--", "sh", "-c", "true | cat")
+    found = document(ended)
+    assert (ended.returncode, found["same"], found["saved"]) == (
+        errors.ProfileBelowFloor.exit_status, False, None,
+    )  # fmt: skip
+    assert "@new-task" in {row["floor"] for row in found["not_drafted"]}
+    assert '# not drafted: [syscalls] allow = ["clone"]: the floor forbids it (@new-task)' in found["toml"]
+    assert "PROFILE_BELOW_FLOOR: under the draft" in ended.stderr
+    assert os.listdir(home / "profiles") == []
+
+
+def test_an_untried_draft_takes_one_run_and_says_what_was_used(hosted: Shape, home: Path) -> None:
+    count = home.parent / "count"
+    ended = trace(hosted, home, "--no-check", "--", "sh", "-c", f"echo ran >> {count}; exit 3")
+    found = document(ended)
+    assert (ended.returncode, found["status"], found["same"], found["runs"]) == (0, 3, None, 1)
+    assert count.read_text() == "ran\n"
+    assert '[filesystem] tmpfs = [{ path = "@scratch", size = "16M" }]' in found["lines"]
+    assert not (home / "profiles").exists()
+
+
+def test_a_file_on_standard_input_is_read_anew_in_each_run(hosted: Shape, home: Path) -> None:
+    words = home.parent / "words"
+    words.write_bytes(b"one\ntwo\n" * 50_000)
+    with words.open("rb") as given:
+        ended = trace(hosted, home, "--", "sort", "-u", given=given)
+    assert (ended.returncode, ended.stdout) == (0, "one\ntwo\n"), ended.stderr
+
+
+def test_a_command_that_a_signal_ends_is_traced_to_that_end(hosted: Shape, home: Path) -> None:
+    ended = trace(hosted, home, "--", PYTHON, "-I", "-S", "-c", "import ctypes; ctypes.string_at(0)")
+    found = document(ended)
+    assert (ended.returncode, found["status"], found["same"]) == (0, 128 + signal.SIGSEGV, True)
+
+
+def test_a_name_cannot_steer_the_terminal_nor_leave_its_comment(hosted: Shape, home: Path) -> None:
+    path = home.parent / 'x\x1b[2J\n[limits]\nopen_files = 9 "'
+    path.write_text("here\n")
+    path.chmod(0o644)
+    ended = trace(hosted, home, "--save", "--", "cat", str(path))
+    assert ended.returncode != 0
+    assert "\x1b" not in ended.stderr
+    found = document(ended)
+    assert "\x1b" not in found["toml"]
+    assert not [line for line in found["toml"].splitlines() if line.startswith("open_files")]
+
+
+def test_what_a_command_is_refused_is_told_with_what_would_lift_it(shape: Shape, home: Path) -> None:
+    ended = attempt(shape, home, "--", "sh", "-c", "kill -0 $PPID; true > /tmp/x; read x < /etc/hostname")
+    rows = {row["what"]: (row["line"], row["floor"]) for row in told(ended)["refused"]}
+    assert rows["kill"] == (None, "@other-process")
+    assert rows["/etc/hostname, which the host has"] == ('[filesystem] read_only = ["/etc/hostname"]', None)
+    assert rows["to change /tmp/x"] == ('[filesystem] tmpfs = [{ path = "/tmp", size = "16M" }]', None)
+    assert 'this line allows it: [filesystem] read_only = ["/etc/hostname"]' in ended.stderr
+    assert "no line of a profile can allow it in a run: the floor forbids it (@other-process)" in ended.stderr
