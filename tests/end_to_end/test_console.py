@@ -154,8 +154,8 @@ def test_a_refused_start_is_shown_and_a_restart_is_survived(hosted: Shape, home:
         own.write_text('extends = "worker"\ndescription = "Mine."\n')
         with hosted.daemon(home) as daemon:
             screen.until("connected", "layer profile", "2 of 2 rows", gone=GONE)
-            daemon.finish(begin(daemon, "Third."))
-            screen.until("Third.", "3 of 3 rows")
+            third = daemon.finish(begin(daemon, "Third."))["thread"]
+            screen.until(third.removeprefix("th_run_")[:8], "3 of 3 rows")
             screen.press("4")
             # The log of the daemon before is still there, and each line once.
             shown = screen.until("sandboxed start refused", "stopping", "run ended")

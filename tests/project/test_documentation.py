@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import re
 import tomllib
 from inspect import cleandoc
 from typing import TYPE_CHECKING
@@ -21,7 +22,7 @@ COMMANDS = dict(leaves())
 @pytest.mark.parametrize("name", COMMANDS)
 def test_every_command_is_documented_with_all_its_options(name: str) -> None:
     page = (ROOT / "docs" / "commands.md").read_text(encoding="utf-8")
-    section = page.partition(f"\n## {name}\n")[2].partition("\n## ")[0]
+    section = re.split(r"\n##+ ", page.partition(f"\n### {name}\n")[2])[0]
     assert cleandoc(COMMANDS[name].help or "")
     assert cleandoc(COMMANDS[name].help or "") in section
     for option, help_ in documented(COMMANDS[name]):
