@@ -47,7 +47,7 @@ class Usage:
     """Reads the trace of a command line by line, each with its process's number before it.
 
     `refused` are the lines for the calls it made that some rules refuse; `opened` the paths it read, each once;
-    `changed` those it made, wrote to or removed; `descriptors` the most it had open, as their numbers tell; `mapped`
+    `changed` those it made, wrote to or removed; `open_files` the most it had open, as their numbers tell; `mapped`
     the most bytes of addresses that one process had, which is what RLIMIT_AS counts (getrlimit(2)).
     """
 
@@ -60,7 +60,7 @@ class Usage:
         self._refused: dict[Line, None] = {}
         self._opened: dict[str, None] = {}
         self._changed: dict[str, None] = {}
-        self.descriptors = self.mapped = 0
+        self.open_files = self.mapped = 0
         self.reads_input = False
 
     @property
@@ -112,7 +112,7 @@ class Usage:
 
     def _measure(self, pid: str, call: Call) -> None:
         if call.name in _DESCRIPTORS and (call.result or "").isdigit():
-            self.descriptors = max(self.descriptors, int(call.result or 0) + 1)
+            self.open_files = max(self.open_files, int(call.result or 0) + 1)
         numbers = [number_of(each) or 0 for each in call.given]
         now = self._sizes.get(pid, 0)
         if call.name == "execve":
@@ -170,7 +170,7 @@ def measured(usage: Usage, cpu_seconds: float) -> dict[str, int]:
     """Give what a command took of each limit that a trace tells of: as a number of bytes, a count or seconds."""
     return {
         "address_space": usage.mapped,
-        "open_files": usage.descriptors,
+        "open_files": usage.open_files,
         "cpu_time": int(cpu_seconds) + 1,
     }
 

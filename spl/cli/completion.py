@@ -126,12 +126,6 @@ def _codes(_: click.Context) -> Iterable[object]:
     return (kind.code for kind in table())
 
 
-def _classes(_: click.Context) -> Iterable[object]:
-    from escape.attempts import ATTEMPTS, CLASSES  # noqa: PLC0415
-
-    return [*(module.__name__.rpartition(".")[2] for module in CLASSES), *ATTEMPTS]
-
-
 runs: Final = values(_runs)
 runs_or_file: Final = values(_runs, or_file=True)
 going: Final = values(lambda context: _runs(context, state="running"))
@@ -140,6 +134,5 @@ members: Final = values(lambda context: (row["label"] for row in _asked(context,
 tokens: Final = values(lambda context: (row["id"] for row in _asked(context, "/v1/tokens")))
 rules: Final = values(lambda context: (row["name"] for row in _asked(context, "/v1/rules")))
 codes: Final = values(_codes)
-classes: Final = values(_classes)
 acts: Final = values(lambda _: ("INTEND", "DO", "KNOW", "LEARN", "GET", "PUT", "CALL", "MAP"))
 providers: Final = values(lambda _: ("anthropic", "openai", "echo"))

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from escape.attempts import ATTEMPTS, CLASSES
-from spl.cli.completion import classes
+from spl.cli.completion import values
 from spl.cli.options import examples, output_option
 from spl.cli.output import is_json, print_json, print_line, print_rows
 from spl.cli.progress import bars
@@ -28,6 +28,8 @@ Json = dict[str, Any]
 _KINDS: Final = [module.__name__.rpartition(".")[2] for module in CLASSES]
 _CLASSES: Final = f"Classes: {', '.join(_KINDS)}."
 _ESCAPED: Final = "ESCAPED"
+
+_attempts = values(lambda _: [*_KINDS, *ATTEMPTS])
 
 _shapes = click.option(
     "--shape",
@@ -50,7 +52,7 @@ def escape() -> None:
         "spl escape run network", "spl escape run --shape hosted --profile worker", before=_CLASSES
     ),
 )
-@click.argument("what", nargs=-1, metavar="[CLASS|ID]...", shell_complete=classes)
+@click.argument("what", nargs=-1, metavar="[CLASS|ID]...", shell_complete=_attempts)
 @output_option
 @_shapes
 @click.option(
@@ -136,7 +138,7 @@ def mutate(what: tuple[str, ...], output: str | None, shapes: tuple[str, ...]) -
     short_help="Show the report that came with this release.",
     epilog=examples("spl escape report", "spl escape report network", before=_CLASSES),
 )
-@click.argument("what", nargs=-1, metavar="[CLASS|ID]...", shell_complete=classes)
+@click.argument("what", nargs=-1, metavar="[CLASS|ID]...", shell_complete=_attempts)
 @click.option(
     "--file", metavar="FILE", type=click.Path(dir_okay=False, exists=True), help="Another report than that."
 )

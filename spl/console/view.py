@@ -469,7 +469,7 @@ def _in_dialog(view: View, key: Key) -> list[Effect]:
 
 
 def _confirmed(view: View, dialog: Confirm, key: Key) -> list[Effect]:
-    if key in {"y", "Y", "enter"}:
+    if key in {"y", "Y"}:
         view.dialog = None
         view.status = Status(f"{dialog.action.doing} …")
         return [Perform(dialog.action)]

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-import pytest
-
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
@@ -23,7 +21,6 @@ def until(events: Iterator[Event], name: str, holds: Callable[[Any], bool]) -> A
     raise AssertionError(f"the stream ended without the {name!r} that was waited for")
 
 
-@pytest.mark.one_shape
 def test_a_worker_is_told_of_with_what_it_uses_from_its_start_to_its_end(
     shape: Shape, home: Path, model: Model
 ) -> None:
