@@ -17,6 +17,7 @@ setup: ## install what is needed: system packages (as root), the virtual environ
 
 demo: setup ## run one confined work loop in a throw-away home and print its receipt and outcome
 	@$(SPL_PATH) sh docs/demo.sh
+	@sh requirements/setup.sh where
 
 test: setup lint ## check everything: lint, then all tests
 	$(PYTHON) -m pytest

@@ -42,8 +42,14 @@ class Advice(NamedTuple):
     reason: str
 
     def wire(self) -> dict[str, str | None]:
-        """Give it by name, the line as it is written."""
-        return {"line": str(self.line) if self.line else None, "floor": self.floor, "reason": self.reason}
+        """Give it by name: the line as TOML, and by itself the header that it stands under and what stands there."""
+        return {
+            "line": str(self.line) if self.line else None,
+            "header": self.line.header if self.line else None,
+            "entry": "\n".join(self.line.entries) if self.line else None,
+            "floor": self.floor,
+            "reason": self.reason,
+        }
 
 
 class Adviser:

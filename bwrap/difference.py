@@ -7,7 +7,7 @@ extend; a call is one fact, however many words and groups say it.
 from __future__ import annotations
 
 import errno
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any
 
@@ -58,6 +58,14 @@ class Difference:
     before: Fact | None
     after: Fact | None
     direction: Direction
+    taken_away: str | None = None
+    """Where the later profile takes away what the earlier one has, if it has no fact of its own for it."""
+
+    @property
+    def place(self) -> str | None:
+        """Where the later profile says it, or takes it away; else where the earlier one says it."""
+        after = self.taken_away if self.after is None else self.after.place
+        return after or (None if self.before is None else self.before.place)
 
     def wire(self) -> dict[str, Any]:
         """Give it by name, for answers."""
@@ -67,18 +75,35 @@ class Difference:
             "before": None if self.before is None else self.before.value,
             "after": None if self.after is None else self.after.value,
             "before_place": None if self.before is None else self.before.place,
-            "after_place": None if self.after is None else self.after.place,
+            "after_place": self.taken_away if self.after is None else self.after.place,
         }
 
 
 def differences(before: Profile, after: Profile) -> list[Difference]:
     """Give what changes from one profile to the other, on this machine's architecture, in the order of a profile."""
     one, other = facts(before), facts(after)
+    lost, gone = taken_away(before), taken_away(after)
     found = []
     for name in _ordered(one, other):
-        left, right = (_fact(each, name) for each in (one, other))
+        left, right = _fact(one, name, lost), _fact(other, name, gone)
         if _meaning(left) != _meaning(right):
-            found.append(Difference(name, left, right, _direction(name, left, right)))
+            found.append(Difference(name, left, right, _direction(name, left, right), gone.get(name)))
+    return found
+
+
+def taken_away(profile: Profile) -> dict[str, str]:
+    """Give where a profile, or one it extends, takes away what another had given, by the name of the fact."""
+    found = {}
+    for key in ("read_only", "sockets", "empty", "tmpfs"):
+        for name, origin in profile.removed(("filesystem", key)).items():
+            found[f"filesystem.{key} {str(name).removeprefix(OPTIONAL)}"] = origin.place
+    arch = seccomp.architecture()
+    for name, origin in profile.removed(("syscalls", "refuse")).items():
+        found |= {f"syscalls {call}": origin.place for call in groups.calls_of(str(name)[1:], arch)}
+    for name, origin in profile.removed(("syscalls", "when")).items():
+        found[f"syscalls {name}"] = origin.place
+    for call, path in groups.removed(profile, arch).items():
+        found[f"syscalls {call}"] = place(profile, path)
     return found
 
 
@@ -171,9 +196,11 @@ def _ordered(one: Mapping[str, Fact], other: Mapping[str, Fact]) -> list[str]:
     return sorted(names, key=lambda name: order.index(name.partition(" ")[0].partition(".")[0]))
 
 
-def _fact(known: Mapping[str, Fact], name: str) -> Fact | None:
-    """Give a fact by name; a call that nobody names is answered as any other."""
-    return known.get(name, known[_ANY_CALL] if name.startswith("syscalls ") else None)
+def _fact(known: Mapping[str, Fact], name: str, removed: Mapping[str, str]) -> Fact | None:
+    """Give a fact by name; a call that nobody names, or somebody takes away, is answered as any other."""
+    if name in known or not name.startswith("syscalls "):
+        return known.get(name)
+    return replace(known[_ANY_CALL], place=removed.get(name, known[_ANY_CALL].place))
 
 
 def _meaning(fact: Fact | None) -> object:

@@ -34,8 +34,8 @@ _NAMESPACES = {
         "It reaches the host's message queues, semaphores and shared memory",
     ),
     "uts": (
-        "The host's and domain's names are out of its reach (uts namespace)",
-        "It sees the host's own name",
+        "Of the host's and domain's names it has copies, and can change neither of the host's (uts namespace)",
+        "It has the host's own names",
     ),
     "cgroup": (
         "The host's control groups are out of its sight (cgroup namespace)",
@@ -215,6 +215,14 @@ def _others(profile: Profile, plan: Plan | None) -> Iterator[str]:
     for name, (own, shared) in _NAMESPACES.items():
         text = own if getattr(profile.namespaces, name) else f"{shared.upper()} ({name} namespace)"
         yield f"{text} ({difference.place(profile, ('namespaces', name))})."
+        if name == "uts":
+            # A new namespace begins with the names of the one it is made from (uts_namespaces(7)).
+            tells = ["uname"] * ("uname" in rules.allow) + ["its /proc"] * (profile.filesystem.proc == "own")
+            yield (
+                f"  It reads them by {' and '.join(tells)}."
+                if tells
+                else "  It cannot ask for them: uname is refused, and it has no /proc."
+            )
     tasks = [call for call in _TASKS if call in rules.allow or call in rules.when]
     if tasks:
         yield f"It can start others: {', '.join(tasks)}, at most {profile.limits.processes} at once."
@@ -296,9 +304,9 @@ def _deviations(profile: Profile, worker: Profile, found: list[difference.Differ
     elif not found:
         yield "In nothing: another name for the same."
     for each in found:
-        place = each.after.place if each.after else each.before.place if each.before else ""
         before, after = (None if fact is None else fact.value for fact in (each.before, each.after))
-        yield f"{each.direction.mark} {each.name}: {after or 'not there'}, where it has {before or 'nothing'} ({place})"
+        said = f"{after or 'not there'}, where it has {before or 'nothing'}"
+        yield f"{each.direction.mark} {each.name}: {said} ({each.place})"
 
 
 def _remarks(remarks: list[Remark]) -> Iterator[str]:

@@ -67,6 +67,11 @@ def chosen(profile: Profile, arch: str) -> dict[str, Word]:
     return _Words(profile, arch).chosen()
 
 
+def removed(profile: Profile, arch: str) -> dict[str, Place]:
+    """Give each call that some word allowed and a later one of `allow` takes back, with the path of that one."""
+    return _Words(profile, arch).removed()
+
+
 def origin(profile: Profile, call: str) -> Place:
     """Give the path of the word by which a profile decides a call; raises `KeyError` for one it does not name."""
     for arch in ARCHITECTURES:
@@ -172,6 +177,11 @@ class _Words:
 
     def __init__(self, profile: Profile, arch: str) -> None:
         self._profile, self._arch, self._said = profile, arch, profile.syscalls
+        self._taken: dict[str, Place] = {}
+
+    def removed(self) -> dict[str, Place]:
+        allowed = self._allowed()
+        return {call: path for call, path in self._taken.items() if call not in allowed}
 
     def chosen(self) -> dict[str, Word]:
         found: dict[str, Word] = {}
@@ -212,11 +222,13 @@ class _Words:
                 given[name] = {word.call: word for word in self._words(None, name, path)}
                 continue
             removed = name.removeprefix(REMOVES)
-            if removed.startswith("@") and given.pop(removed, None) is not None:
+            if removed.startswith("@") and (group := given.pop(removed, None)) is not None:
+                self._taken.update(dict.fromkeys(group, path))
                 continue
             for call in self._calls(removed, path):
                 if not [word for words in given.values() if (word := words.pop(call, None))]:
                     raise self._profile.fault(path, f"{name!r} removes what is not allowed before it")
+                self._taken[call] = path
         found: dict[str, Word] = {}
         for word in (word for words in given.values() for word in words.values()):
             if word.call not in found or word.weight > found[word.call].weight:

@@ -388,7 +388,7 @@ _LAYERS = (
     ),
     Layer(
         "uts",
-        "the host's name is out of reach",
+        "names of host and domain that are copies: the host's own cannot be changed",
         "allow UTS namespaces on this host (user.max_uts_namespaces)",
         _namespace_of("uts"),
         _nothing,

@@ -31,10 +31,26 @@ class Line(NamedTuple):
     argument: int = 0
 
     def __str__(self) -> str:
+        """Give it as TOML: its table's header and what stands under it, a line each."""
+        return "\n".join([self.header, *self.entries])
+
+    @property
+    def header(self) -> str:
+        """The header of its table, or of a row of its own."""
+        return "[[syscalls.when]]" if self.call else f"[{self.table}]"
+
+    @property
+    def entries(self) -> list[str]:
+        """What stands under the header, which a file may have already: a table stands in it once."""
         if self.call:
-            return f"[[syscalls.when]] {', '.join(_row(self.call, self.argument, [self.value]))}"
+            return _row(self.call, self.argument, [self.value])
         listed = self.table in ("filesystem", "syscalls")
-        return f"[{self.table}] {self.key} = {f'[{self.value}]' if listed else self.value}"
+        return [f"{self.key} = {f'[{self.value}]' if listed else self.value}"]
+
+    @property
+    def told(self) -> str:
+        """What to write and where, in words on one line: `in [syscalls]: allow = ["uname"]`."""
+        return f"in {self.header}: {', '.join(self.entries)}"
 
 
 def allow(call: str) -> Line:

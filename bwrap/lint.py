@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from bwrap import floor, groups, needs, seccomp, sources
 from bwrap.errors import LayerError
+from bwrap.merge import REMOVES
 from bwrap.profile import OPTIONAL
 
 if TYPE_CHECKING:
@@ -18,7 +19,8 @@ if TYPE_CHECKING:
     from bwrap.errors import ProfileError
     from bwrap.profile import Profile
 
-_STARTS_WITH = 48 << 20
+STARTS_WITH = 48 << 20
+"""Bytes of addresses with which any interpreter starts."""
 
 
 class Severity(StrEnum):
@@ -70,8 +72,8 @@ def _warnings(profile: Profile) -> Iterator[tuple[str, Path, str]]:
     if said.default != "ENOSYS":
         reason = f"{said.default} for an unknown call: libc looks for another way only when it is told ENOSYS"
         yield "default", ("syscalls", "default"), reason
-    if needs.LEAST["address_space"][0] <= profile.limits.address_space < _STARTS_WITH:
-        reason = f"under {_STARTS_WITH >> 20}M an interpreter may not start: it limits addresses, not use"
+    if needs.LEAST["address_space"][0] <= profile.limits.address_space < STARTS_WITH:
+        reason = f"under {STARTS_WITH >> 20}M an interpreter may not start: it limits addresses, not use"
         yield "address_space", ("limits", "address_space"), reason
     if not profile.namespaces.cgroup:
         yield "cgroup", ("namespaces", "cgroup"), "it would see the host's control groups"
@@ -89,13 +91,13 @@ def _warnings(profile: Profile) -> Iterator[tuple[str, Path, str]]:
 
 
 def _of_one_architecture(profile: Profile) -> Iterator[tuple[str, Path, str]]:
-    """Tell of calls named by themselves that an architecture does not have: there is nothing to allow on it."""
+    """Tell of calls allowed by themselves that an architecture does not have: there is nothing to allow on it."""
     named: list[tuple[Path, str]] = [
         (("syscalls", "allow", i), call) for i, call in enumerate(profile.syscalls.allow)
     ]
     named += [(("syscalls", "when", i, "call"), row.call) for i, row in enumerate(profile.syscalls.when)]
     for path, said in named:
-        call = said.removeprefix("!")
-        for arch in groups.ARCHITECTURES:
-            if not call.startswith("@") and call not in seccomp.names(arch):
-                yield "architecture", path, f"there is no {call!r} on {arch}"
+        # To take away what is not there does no harm.
+        for arch in () if said.startswith(("@", REMOVES)) else groups.ARCHITECTURES:
+            if said not in seccomp.names(arch):
+                yield "architecture", path, f"there is no {said!r} on {arch}"

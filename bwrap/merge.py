@@ -11,11 +11,11 @@ none of them twice.
 from __future__ import annotations
 
 import difflib
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterable, Iterator, Mapping
 
     from bwrap.document import Document, Path, Span
     from bwrap.errors import ProfileError
@@ -61,6 +61,8 @@ class Node:
 
     value: Any
     origin: Origin
+    removed: Mapping[object, Origin] = field(default_factory=dict)
+    """Of a list: what was taken away from it, by its name, with where."""
 
     def plain(self) -> Any:
         """Give the value without the origins."""
@@ -113,7 +115,8 @@ def merge(parent: Node, child: Node, path: Path = ()) -> Node:
         return Node(result, child.origin)
     if isinstance(child.value, list):
         inherited = parent.value if isinstance(parent.value, list) else []
-        return Node(_appended(inherited, child.value, path), child.origin)
+        removed = dict(parent.removed)
+        return Node(_appended(inherited, child.value, path, removed), child.origin, removed)
     return child
 
 
@@ -159,7 +162,10 @@ def _require_bounded(document: Document, value: list[Any], path: Path) -> None:
         seen.add(word)
 
 
-def _appended(inherited: list[Node], added: list[Node], path: Path) -> list[Node]:
+def _appended(
+    inherited: list[Node], added: list[Node], path: Path, removed: dict[object, Origin]
+) -> list[Node]:
+    """Give a list with another laid over it; what is taken away or put back is so in `removed` as well."""
     result: dict[object, Node] = {}
     for node in inherited:
         result[_key(node, path)] = node
@@ -169,12 +175,14 @@ def _appended(inherited: list[Node], added: list[Node], path: Path) -> list[Node
         name = node.value[1:] if removal else _key(node, path)
         if path == _IN_ORDER or (name not in result and not removal):
             result[_key(node, path)] = merge(Node(None, node.origin), node, here)
+            removed.pop(name, None)
         elif name not in result:
             known = [f"{REMOVES}{_name(each, path)}" for each in result.values()]
             reason = f"{node.value!r} removes what is not inherited{suggestion(node.value, known)}"
             raise node.origin.fault(here, reason)
         elif removal:
             del result[name]
+            removed[name] = node.origin
         elif isinstance(node.value, dict):
             _require_mergeable(result[name], node, path, here)
             result[name] = merge(result[name], node, here)

@@ -19,7 +19,7 @@ from bwrap import groups
 from bwrap.merge import Node, Origin
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping
 
     from bwrap.errors import ProfileError
 
@@ -224,6 +224,10 @@ class Profile(_Table):
     def origin(self, path: tuple[str | int, ...]) -> Origin:
         """Give where the value at a path was said; of the nearest table above it when nobody said that one."""
         return self._said.nearest(path).origin
+
+    def removed(self, path: tuple[str | int, ...]) -> Mapping[object, Origin]:
+        """Give what was taken away from the list at a path and not put back, by its name, with where."""
+        return self._said.nearest(path).removed
 
     def rank(self, path: tuple[str | int, ...]) -> int:
         """Say how far down the chain the value at a path was said: the higher, the later, and the last word."""

@@ -55,6 +55,9 @@ _SIZES = {"address_space", "file_size"}
 _EXECUTES = {"execve", "execveat"}
 
 _HOST_HAS = ", which the host has"
+USUAL_CALLS = frozenset(("set_robust_list",))
+"""Calls that libc makes in nearly every program, and goes without where they fail."""
+
 # What the linker and libc look for in nearly every program, and do without.
 _USUAL = re.compile(
     r"(/etc/ld\.so\.(?:cache|preload)|/etc/nsswitch\.conf|/usr/(?:lib|share)/locale/.*|/usr/lib/.*/gconv-modules\.cache)"
@@ -81,7 +84,9 @@ class Refused:
 
     @property
     def usual(self) -> str | None:
-        """The file, where it is one that nearly every program looks for and does without."""
+        """The file or call, where it is one that nearly every program asks for and does without."""
+        if self.layer == "syscalls" and self.what in USUAL_CALLS:
+            return self.what
         found = _USUAL.fullmatch(self.what)
         return None if found is None else found[1]
 

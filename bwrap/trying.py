@@ -150,7 +150,7 @@ async def run(
     given. Must be called on the main thread: the command dies with the thread that started it (PR_SET_PDEATHSIG,
     prctl(2)). Raises `LayerError` when it could not be started.
     """
-    _fill_standard_descriptors()
+    fill_standard_descriptors()
     with ExitStack() as held:
         uid, gid = os.geteuid(), os.getegid()
         if prepared.plan.host.shape is Shape.HOSTED:
@@ -391,7 +391,7 @@ def _with(profile: Profile, **files: list[str]) -> Profile:
     return profile.model_copy(update={"filesystem": profile.filesystem.model_copy(update=files)})
 
 
-def _fill_standard_descriptors() -> None:
+def fill_standard_descriptors() -> None:
     """Open what is closed of 0, 1 and 2 on /dev/null, so that nothing of this module's takes their place."""
     while (descriptor := os.open(os.devnull, os.O_RDWR)) <= 2:
         os.set_inheritable(descriptor, True)

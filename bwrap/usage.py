@@ -40,6 +40,7 @@ _CHANGES = {
 _WRITES = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC
 _TASKS = ("clone", "clone3", "fork", "vfork")
 _MAP_FIXED = 0x10
+_READS = ("read", "readv", "recvfrom", "recvmsg", "splice")
 _DESCRIPTORS = (*_OPENS, "dup", "dup2", "dup3", "eventfd2", "memfd_create", "socket", "accept4", "pidfd_open")
 
 
@@ -48,7 +49,8 @@ class Usage:
 
     `refused` are the lines for the calls it made that some rules refuse; `opened` the paths it read, each once;
     `changed` those it made, wrote to or removed; `open_files` the most it had open, as their numbers tell; `mapped`
-    the most bytes of addresses that one process had, which is what RLIMIT_AS counts (getrlimit(2)).
+    the most bytes of addresses that one process had, which is what RLIMIT_AS counts (getrlimit(2)); `reads_input`
+    whether anything was read from standard input.
     """
 
     def __init__(self, rules: Rules) -> None:
@@ -131,7 +133,7 @@ class Usage:
         self.mapped = max(self.mapped, now)
 
     def _note_paths(self, pid: str, call: Call) -> None:
-        if call.name == "read" and call.given[0] == "0":
+        if call.name in _READS and call.given[0] == "0" and call.result != "0":
             self.reads_input = True
         if call.name in _CHANGES:
             self._note(self._changed, self._absolute(pid, call, _CHANGES[call.name]))

@@ -15,11 +15,12 @@ import os
 import re
 import socket
 import sys
+import time
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from urllib.parse import quote, urlencode, urlsplit
 
 from spl import errors
-from spl.errors import DaemonUnreachable, SettingsInvalid, SplError
+from spl.errors import DaemonUnreachable, NotFound, SettingsInvalid, SplError
 from spl.home import Home, locate
 
 if TYPE_CHECKING:
@@ -33,6 +34,14 @@ TIMEOUT: Final = 30.0
 SILENCE: Final = 120.0
 """Seconds of an event stream's silence after which nobody is taken to be there; a daemon says so far more often."""
 
+MOST_BYTES: Final = 64 << 20
+"""Bytes of an answer, or of a line of an event stream, past which it is no daemon's."""
+
+_LONGEST: Final = 4
+"""How many times the wait for more of it a whole answer may take."""
+
+_DONE: Final = "what was asked for may have been done, or be done yet: look before asking again"
+_HANGS: Final = "it listens and does not answer: look in its log, and at what the host is doing"
 _PAGE: Final = 1000
 _PIECE: Final = 65536
 _END: Final = re.compile(rb"\r\n|\r|\n")
@@ -116,6 +125,8 @@ class Client:
         connection = _Connection(self._where, self._timeout if timeout is None else timeout)
         try:
             with self._reaching():
+                connection.connect()
+            with self._reaching(asked=None if method == "GET" else f"{method} {path}"):
                 status, raw = _exchange(connection, method, target, payload, headers)
         finally:
             connection.close()
@@ -170,18 +181,22 @@ class Client:
                 response = connection.getresponse()
                 if response.status >= 400:
                     raise self._refusal(response.status, response.read())
+                if response.headers.get_content_type() != "text/event-stream":
+                    raise DaemonUnreachable(f"what answers at {self.name} is no daemon: it gives no events")
                 sock.settimeout(SILENCE)
-            for name, id_, data in _events(self._pieces(response)):
+            events = _events(self._pieces(response))
+            while True:
+                with self._reaching():
+                    event = next(events, None)
+                if event is None:
+                    return
+                name, id_, data = event
                 yield Event(name, int(id_) if id_.isascii() and id_.isdigit() else None, self._document(data))
         finally:
             connection.close()
 
     def _pieces(self, response: http.client.HTTPResponse) -> Iterator[bytes]:
-        while True:
-            with self._reaching():
-                piece = response.read1(_PIECE)
-            if not piece:
-                return
+        while piece := response.read1(_PIECE):
             yield piece
 
     def _document(self, said: str) -> Json:
@@ -201,13 +216,18 @@ class Client:
         return DaemonUnreachable(f"what answers at {self.name} is no daemon: status {status}")
 
     @contextlib.contextmanager
-    def _reaching(self) -> Iterator[None]:
-        """Say of what fails inside that no daemon answers."""
+    def _reaching(self, asked: str | None = None) -> Iterator[None]:
+        """Say of what fails inside that no daemon answers; of what was `asked` for, that it may be done yet."""
         try:
             yield
         except (OSError, http.client.HTTPException) as error:
             reason = getattr(error, "strerror", None) or str(error) or type(error).__name__
-            raise DaemonUnreachable(f"no daemon answers at {self.name}: {reason}") from None
+            if asked is not None:
+                raise DaemonUnreachable(
+                    f"{self.name} did not answer {asked}: {reason}", remedy=_DONE
+                ) from None
+            remedy = {"remedy": _HANGS} if isinstance(error, TimeoutError) else {}
+            raise DaemonUnreachable(f"no daemon answers at {self.name}: {reason}", **remedy) from None
 
     def _read(self, status: int, raw: bytes) -> Json:
         try:
@@ -216,7 +236,9 @@ class Client:
             document = None
         if not isinstance(document, dict):
             raise DaemonUnreachable(f"what answers at {self.name} is no daemon: status {status}, no JSON")
-        if status >= 400 or document.get("object") == "error":
+        if not document or (status >= 400 and document.get("object") != "error"):
+            raise DaemonUnreachable(f"what answers at {self.name} is no daemon: status {status}, other JSON")
+        if document.get("object") == "error":
             raise error_of({"message": f"the daemon answered with status {status}", **document})
         return document
 
@@ -247,13 +269,17 @@ def _lines(pieces: Iterable[bytes]) -> Iterator[str]:
         new = piece.removeprefix(b"\n") if after_cr else piece
         after_cr = piece.endswith(b"\r")
         *lines, rest = _END.split(rest + new)
+        if len(rest) > MOST_BYTES:
+            raise http.client.HTTPException("its event does not end")
         for line in lines:
             yield (line.removeprefix(codecs.BOM_UTF8) if first else line).decode(errors="replace")
             first = False
 
 
 def segment(text: str) -> str:
-    """Give text as one segment of a path."""
+    """Give text as one segment of a path; raises `NotFound` for an empty one, which would be another path."""
+    if not text:
+        raise NotFound("an empty name names nothing")
     return quote(os.fsencode(text), safe="")
 
 
@@ -289,12 +315,23 @@ class _Connection(http.client.HTTPConnection):
 def _exchange(
     connection: _Connection, method: str, target: str, payload: bytes | None, headers: dict[str, str]
 ) -> tuple[int, bytes]:
-    connection.connect()
     # A daemon that refuses a body answers and closes before all of it is sent.
     with contextlib.suppress(BrokenPipeError, ConnectionResetError):
         connection.request(method, target, payload, headers)
     response = connection.getresponse()
-    return response.status, response.read()
+    return response.status, _whole(response, time.monotonic() + _LONGEST * (connection.timeout or TIMEOUT))
+
+
+def _whole(response: http.client.HTTPResponse, deadline: float) -> bytes:
+    """Read an answer; raises HTTPException for one that has no end: whoever sends it is no daemon."""
+    found = bytearray()
+    while piece := response.read1(_PIECE):
+        found += piece
+        if len(found) > MOST_BYTES or time.monotonic() > deadline:
+            raise http.client.HTTPException("its answer does not end")
+    if response.length:
+        raise http.client.IncompleteRead(bytes(found), response.length)
+    return bytes(found)
 
 
 def _host_and_port(url: str) -> tuple[str, int]:

@@ -350,7 +350,7 @@ class MethodNotAllowed(SplError):
 
 
 class CommandNotFound(SplError):
-    """`spl profile try` has no such command to try; only the command line says this, with a shell's own status."""
+    """There is no such command to try or trace; only the command line says this, with a shell's own status."""
 
     code = "COMMAND_NOT_FOUND"
     status = 404
@@ -359,7 +359,7 @@ class CommandNotFound(SplError):
 
 
 class CommandNotExecutable(SplError):
-    """What `spl profile try` is to try is no program; only the command line says this, with a shell's own status."""
+    """What is to be tried or traced is no program; only the command line says this, with a shell's own status."""
 
     code = "COMMAND_NOT_EXECUTABLE"
     status = 422

@@ -310,7 +310,7 @@ def _make(path: Path, *, at: int | None = None) -> None:
     except FileExistsError:
         pass
     except OSError as error:
-        raise HomeUnsafe(f"the folder {str(path)!r} cannot be made: {error.strerror}") from None
+        raise HostRefused(f"the folder {str(path)!r} cannot be made: {error.strerror}") from None
 
 
 def _open_folder(path: Path, *, at: int | None = None) -> int:

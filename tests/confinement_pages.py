@@ -41,24 +41,24 @@ bwrap/floor.py, bwrap/needs.py and profiles/.
 
 ```
 spl serve --daemon              # makes the home, ~/.syncro, the first time
-cat >~/.syncro/profiles/small.toml <<'END'
+cat >~/.syncro/profiles/lean.toml <<'END'
 extends = "worker"
 description = "A worker with less memory."
 
 [limits]
 address_space = "64M"
 END
-spl profile lint small          # can a run start with it, is it above the floor, may anything surprise
-spl profile show small          # every value, and which file and line said it
-spl profile try small -- id     # run a command so, and be told what it was refused
+spl profile lint lean           # can a run start with it, is it above the floor, may anything surprise
+spl profile show lean           # every value, and which file and line said it
+spl profile try lean -- id      # run a command so, and be told what it was refused
 ```
 
 Once it is chosen, the next sandboxed run goes by it, and its receipt says so:
 
 ```
-spl config set-profile small
+spl config set-profile lean
 spl config set-transport sandboxed     # the operator's own runs too; all others are sandboxed already
-GOAL='Record a note whose text is exactly: small . Use the record_note tool with only the text argument. Then stop.'
+GOAL='Record a note whose text is exactly: lean . Use the record_note tool with only the text argument. Then stop.'
 THREAD=$(spl run -o json "$GOAL" | jq -r .thread)
 spl thread records $THREAD -o json | jq '.data[].body | select(.kind == "core.work.isolation.v1") |
   .profile, (.layers[] | select(.layer == "limits") | .observed[0])'
@@ -67,16 +67,16 @@ spl thread records $THREAD -o json | jq '.data[].body | select(.kind == "core.wo
 One more call, out of those of the [groups to allow](#to-allow), is one more line, and the run after that has it:
 
 ```
-cat >>~/.syncro/profiles/small.toml <<'END'
+cat >>~/.syncro/profiles/lean.toml <<'END'
 
 [syscalls]
 allow = ["uname"]
 END
-spl profile lint small
-spl profile try small -- uname
+spl profile lint lean
+spl profile try lean -- uname
 ```
 
-`spl config unset-profile` goes back to `worker`.
+`spl config unset-profile` goes back to `worker`; then `rm ~/.syncro/profiles/lean.toml` is the end of it.
 
 ## The rules
 

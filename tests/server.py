@@ -114,6 +114,9 @@ def _handler(daemon: Daemon) -> type[BaseHTTPRequestHandler]:
                 status = document.get("status", 200) if document.get("object") == "error" else 200
                 body = json.dumps(document).encode()
             self.send_response(status)
+            # What is no document is an event stream, or pretends to be one.
+            kind = "application/json" if isinstance(document, dict) else "text/event-stream"
+            self.send_header("content-type", kind)
             self.send_header("content-length", str(len(body)))
             # Who asked may have gone: a command that was interrupted, or gave up.
             with suppress(BrokenPipeError, ConnectionResetError):
@@ -123,6 +126,7 @@ def _handler(daemon: Daemon) -> type[BaseHTTPRequestHandler]:
         def _stream(self, pieces: Iterator[bytes]) -> None:
             self.close_connection = True
             self.send_response(200)
+            self.send_header("content-type", "text/event-stream")
             self.end_headers()
             for piece in pieces:
                 self.wfile.write(piece)

@@ -16,6 +16,7 @@ from spl.errors import (
     IngestFailed,
     InvalidBody,
     IsolationUnavailable,
+    NotFound,
     SettingsInvalid,
     SplError,
 )
@@ -176,6 +177,67 @@ def test_a_daemon_that_does_not_answer_in_time_is_unreachable(tmp_path: Path) ->
     thread.join()
 
 
+def test_what_was_asked_of_a_daemon_that_does_not_answer_may_be_done_and_the_error_says_so(
+    tmp_path: Path,
+) -> None:
+    path = str(tmp_path / "s")
+    over = threading.Event()
+    thread = serve_once(path, lambda connection: _ignore(over.wait()))
+    with pytest.raises(DaemonUnreachable, match="did not answer POST /v1/work/loop: timed out") as refused:
+        Client(path, timeout=0.05).request("POST", "/v1/work/loop", {})
+    over.set()
+    thread.join()
+    assert "may have been done" in str(refused.value.fields["remedy"])
+
+
+@pytest.mark.parametrize("path", ["/v1/runs", "/v1/watch"])
+def test_an_answer_without_an_end_is_given_up(
+    client: Client, daemon: Daemon, monkeypatch: pytest.MonkeyPatch, path: str
+) -> None:
+    monkeypatch.setattr("spl.client.MOST_BYTES", 1000)
+    daemon.routes[f"GET {path}"] = b"x" * 2000
+    with pytest.raises(DaemonUnreachable, match="does not end"):
+        list(client.watch(path)) if path == "/v1/watch" else client.request("GET", path)
+
+
+def test_an_answer_that_comes_a_byte_at_a_time_is_given_up(
+    client: Client, daemon: Daemon, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("spl.client._LONGEST", 0)
+    daemon.routes["GET /v1/runs"] = {"object": "list", "data": [], "has_more": False}
+    with pytest.raises(DaemonUnreachable, match="does not end"):
+        client.request("GET", "/v1/runs")
+
+
+@pytest.mark.parametrize(("status", "document"), [(200, {}), (404, {"detail": "Not Found"})])
+def test_json_that_is_none_of_a_daemons_is_no_daemons(
+    tmp_path: Path, status: int, document: dict[str, str]
+) -> None:
+    body = json.dumps(document)
+
+    def talk(connection: socket.socket) -> None:
+        connection.recv(1000)
+        head = f"HTTP/1.1 {status} X\r\nContent-Length: {len(body)}\r\nConnection: close\r\n\r\n"
+        connection.sendall(f"{head}{body}".encode())
+
+    path = str(tmp_path / "s")
+    thread = serve_once(path, talk)
+    with pytest.raises(DaemonUnreachable, match="is no daemon"):
+        Client(path).request("GET", "/v1/engine/health")
+    thread.join()
+
+
+def test_a_stream_that_is_a_document_is_no_daemons(client: Client, daemon: Daemon) -> None:
+    daemon.routes["GET /v1/watch"] = {"object": "list"}
+    with pytest.raises(DaemonUnreachable, match="it gives no events"):
+        list(client.watch("/v1/watch"))
+
+
+def test_an_empty_name_is_no_path(client: Client) -> None:
+    with pytest.raises(NotFound, match="an empty name names nothing"):
+        segment("")
+
+
 def test_a_daemon_that_hangs_up_is_unreachable(tmp_path: Path) -> None:
     path = str(tmp_path / "s")
     thread = serve_once(path, lambda connection: None)
@@ -269,7 +331,10 @@ def test_a_stream_is_asked_for_from_a_position(client: Client, daemon: Daemon) -
 def test_a_stream_may_end_with_its_connection(tmp_path: Path) -> None:
     def tell(connection: socket.socket) -> None:
         connection.recv(1000)
-        connection.sendall(b"HTTP/1.1 200 OK\r\nConnection: close\r\n\r\nid: 7\ndata: {}\n\n")
+        connection.sendall(
+            b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\n"
+            b"Connection: close\r\n\r\nid: 7\ndata: {}\n\n"
+        )
 
     path = str(tmp_path / "s")
     thread = serve_once(path, tell)

@@ -112,7 +112,7 @@ def test_someone_elses_home_is_refused(tmp_path: Path) -> None:
 
 
 def test_a_home_without_a_parent_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(HomeUnsafe, match="cannot be made: No such file or directory"):
+    with pytest.raises(HostRefused, match="cannot be made: No such file or directory"):
         Home.open(tmp_path / "nowhere" / "home", create=True)
 
 

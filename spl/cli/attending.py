@@ -1,11 +1,11 @@
-"""Waiting for a run that this command has started: by its thread's event stream, stopped by the first interrupt."""
+"""A run that this command starts and waits for: by its thread's event stream, stopped by the first interrupt."""
 
 from __future__ import annotations
 
 import signal
 import threading
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Self
 
 import click
 
@@ -28,71 +28,92 @@ _FROM_OUTCOME: Final = (
 
 
 class Attended:
-    """A run by the row of its start; `stopped` tells whether this command has had it stopped."""
+    """A run from the asking for its start on; `stopped` tells whether this command has had it stopped.
 
-    def __init__(self, client: Client, row: Json, patience: float) -> None:
+    While it is attended to, the first interrupt stops the run, or has it stopped as soon as its start is answered: a
+    start that was asked for goes on whatever becomes of the one who asked. The second is what it was.
+    """
+
+    def __init__(self, client: Client) -> None:
         self.stopped = False
         self._client = client
-        self._row = row
-        self._patience = patience
+        self._row: Json = {}
+        self._interrupted = False
+        # A thread asks: what the main one reads or writes just then is not to be torn.
+        self._stopping = threading.Thread(target=self._stop, daemon=True)
 
-    def until_ended(self, show: Callable[[Json], None]) -> Json:
+    @classmethod
+    @contextmanager
+    def to(cls, client: Client) -> Iterator[Self]:
+        """Attend to a run that is to be started; whether it ended by an interrupt is known when this has ended."""
+        attended = cls(client)
+        before = signal.getsignal(signal.SIGINT)
+        if before is not signal.default_int_handler:
+            # Whoever started this does not want it to be interrupted (nohup, a job in the background).
+            yield attended
+            return
+        signal.signal(signal.SIGINT, attended._interrupt)
+        try:
+            yield attended
+        finally:
+            signal.signal(signal.SIGINT, before)
+
+    def start(self, body: Json) -> Json:
+        """Start the run and give its row; raises what the start is refused with."""
+        self._row = self._client.request("POST", "/v1/work/loop", body)
+        if self._interrupted:
+            self._stopping.start()
+        return self._row
+
+    def settle(self) -> None:
+        """Wait for the answer to a stop that has been asked for."""
+        if self._stopping.ident is not None:
+            self._stopping.join()
+
+    def until_ended(self, show: Callable[[Json], None], *, patience: float) -> Json:
         """Show each record of the run's thread, and give its row once it has ended.
 
-        Raises what the stream is refused with, and DaemonUnreachable when no daemon has answered for so long as there
-        is patience; either names the thread, since the run has been started. A second interrupt is KeyboardInterrupt.
+        Raises what the stream is refused with, and DaemonUnreachable when no daemon has answered for `patience`
+        seconds; either names the thread, since the run has been started.
         """
         thread = self._row["thread"]
         path = f"/v1/threads/{segment(thread)}/watch"
         outcome: Json = {}
         try:
-            with self._interrupts():
-                # It has answered: to the start.
-                for record in follow(self._client, path, name="run", answered=True, patience=self._patience):
-                    show(record)
-                    if is_beginning(record):
-                        # As the log has them: 2 US dollars, where the start's answer may say 2.0.
-                        self._row |= record["body"]["ceilings"]
-                    if is_outcome(record):
-                        outcome = record["body"]
-                        break
+            # It has answered: to the start.
+            for record in follow(self._client, path, name="run", answered=True, patience=patience):
+                show(record)
+                if is_beginning(record):
+                    # As the log has them: 2 US dollars, where the start's answer may say 2.0.
+                    self._row |= record["body"]["ceilings"]
+                if is_outcome(record):
+                    outcome = record["body"]
+                    break
         except SplError as error:
             message = f"the run {thread} was started, and how it goes cannot be told: {error.message}"
             raise type(error)(message, **{**error.fields, "thread": thread}) from None
+        self.settle()
         return {**self._row, **{name: outcome[name] for name in _FROM_OUTCOME}}
 
-    @contextmanager
-    def _interrupts(self) -> Iterator[None]:
-        """Take the first interrupt for a stop of the run, and leave the second what it was.
-
-        The stop is asked for by a thread: what the main one reads or writes just then is not to be torn.
-        """
-        before = signal.getsignal(signal.SIGINT)
-        if before is not signal.default_int_handler:
-            # Whoever started this does not want it to be interrupted (nohup, a job in the background).
-            yield
-            return
-        stopping = threading.Thread(target=self._stop, daemon=True)
-
-        def interrupted(_: int, __: FrameType | None) -> None:
-            signal.signal(signal.SIGINT, again)
-            stopping.start()
-
-        def again(number: int, frame: FrameType | None) -> None:
-            thread = shown(self._row["thread"])
-            click.echo(
-                f"\nspl: run: the run goes on to its next step; 'spl runs stop {thread}' stops it", err=True
-            )
+    def _interrupt(self, number: int, frame: FrameType | None) -> None:
+        if self._interrupted:
+            if self._row:
+                left = (
+                    f"the run goes on to its next step; 'spl runs stop {shown(self._row['thread'])}' stops it"
+                )
+            else:
+                left = "the run may begin all the same; 'spl runs list' shows whether it has"
+            click.echo(f"\nspl: run: {left}", err=True)
             signal.default_int_handler(number, frame)
-
-        signal.signal(signal.SIGINT, interrupted)
-        try:
-            yield
-        finally:
-            signal.signal(signal.SIGINT, before)
-        # Whether the run ended by it is known once it has been answered; who leaves does not wait for that.
-        if stopping.ident is not None:
-            stopping.join()
+        self._interrupted = True
+        if self._row:
+            self._stopping.start()
+        else:
+            click.echo(
+                "spl: run: its start has been asked for, and it is stopped once that is answered; "
+                "interrupt again to leave it",
+                err=True,
+            )
 
     def _stop(self) -> None:
         thread = self._row["thread"]

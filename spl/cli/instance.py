@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final
 import click
 
 from spl import __version__
-from spl.cli.options import common, examples, output_option
+from spl.cli.options import Number, common, examples, output_option
 from spl.cli.output import is_json, print_document, print_json, print_line, print_pairs, print_rows
 from spl.client import Client
 from spl.errors import DaemonUnreachable, HomeInUse, SettingsInvalid
@@ -105,7 +105,7 @@ def _explain(home: Home, paths: Mapping[str, object], *, there: bool) -> None:
 @common
 @click.option(
     "--timeout",
-    type=click.FloatRange(0, 3600),
+    type=Number(0, 3600),
     default=30,
     show_default=True,
     help="Seconds to wait for its end.",
@@ -130,7 +130,10 @@ def stop(home: str | None, output: str | None, timeout: float) -> None:
             ended = select.poll()
             ended.register(descriptor, select.POLLIN)
             if not ended.poll(timeout * 1000):
-                raise HomeInUse(f"the daemon (pid {pid}) has not ended {timeout:g} seconds after SIGTERM")
+                raise HomeInUse(
+                    f"the daemon (pid {pid}) has not ended {timeout:g} seconds after SIGTERM",
+                    remedy="wait with a longer --timeout, or look in its log what it waits for",
+                )
     finally:
         os.close(descriptor)
     print_document({"stopped": pid}, output)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import io
 import json
 import os
 import sys
@@ -131,7 +132,7 @@ def main() -> NoReturn:
     except (click.Abort, KeyboardInterrupt):
         sys.exit(INTERRUPTED)
     except click.ClickException as error:
-        error.show()
+        _show(error)
         sys.exit(error.exit_code)
     except SplError as error:
         _report(error, invocation.output)
@@ -140,7 +141,8 @@ def main() -> NoReturn:
         refused = HostRefused(_said(error))
         _report(refused, invocation.output)
         # Standard output itself may be what failed: nothing more of it is to be flushed.
-        sys.stderr.flush()
+        if sys.stderr is not None:
+            sys.stderr.flush()
         os._exit(refused.exit_status)
     except MemoryError:
         _fail(HostRefused("the operating system refused more memory"), invocation)
@@ -154,6 +156,20 @@ def _complete() -> NoReturn:
     with contextlib.suppress(BaseException):
         commands.main(prog_name="spl", standalone_mode=False)
     os._exit(0)
+
+
+def _show(error: click.ClickException) -> None:
+    """Tell of wrong usage as click does, but for what of the terminal's is in what was typed.
+
+    That may be another's: the names of a folder's files, by a pattern.
+    """
+    if isinstance(error, click.exceptions.NoArgsIsHelpError):
+        error.show()
+        return
+    error.show(file := io.StringIO())
+    head, label, said = file.getvalue().partition("Error: ")
+    with contextlib.suppress(OSError):
+        click.echo(f"{head}{label}{shown(said.removesuffix(chr(10)))}", err=True)
 
 
 def _fail(error: SplError, invocation: Invocation) -> NoReturn:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import errno
+import math
+import sys
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
@@ -20,6 +23,21 @@ EXAMPLES: Final = "Examples:"
 
 COMPLETE: Final = "_SPL_COMPLETE"
 """The variable that click's scripts for the shell set: the command is not run, but asked how it may go on."""
+
+
+WITHOUT_OUTPUT: Final = frozenset({"serve", "try", "trace"})
+"""Commands that do with standard output closed, or see to it themselves."""
+
+
+class Number(click.FloatRange):
+    """A number within bounds, and a number: `nan` is within all of them, and `inf` within those without an end."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        """Read it; wrong usage where it is none."""
+        number = float(super().convert(value, param, ctx))
+        if not math.isfinite(number):
+            self.fail(f"{value!r} is not a number.", param, ctx)
+        return number
 
 
 @dataclass
@@ -41,6 +59,9 @@ class _Format(click.Choice[str]):
 
 def _remember(context: click.Context, parameter: click.Parameter, value: str | None) -> str | None:
     del parameter
+    if sys.stdout is None and context.command.name not in WITHOUT_OUTPUT and not context.resilient_parsing:
+        # Before anything is done: the token that is told once would be lost.
+        raise OSError(errno.EBADF, "it is closed", "standard output")
     invocation = context.find_object(Invocation)
     if invocation is not None:
         invocation.output = value

@@ -31,7 +31,7 @@ def bars() -> Iterator[Progress]:
 
     For work that makes what has to be taken away again: SIGTERM and SIGHUP end it as an interrupt does.
     """
-    _end_in_order()
+    end_in_order()
     if not on_terminal(2):
         yield _silent
         return
@@ -62,9 +62,11 @@ def _silent(part: str, done: int = 0, total: int | None = None, last: str = "") 
     del part, done, total, last
 
 
-def _end_in_order() -> None:
+def end_in_order() -> None:
+    """Have SIGTERM and SIGHUP end this process as an interrupt does, unless who started it had them ignored."""
     for number in (signal.SIGTERM, signal.SIGHUP):
-        signal.signal(number, _leave)
+        if signal.getsignal(number) is not signal.SIG_IGN:
+            signal.signal(number, _leave)
 
 
 def _leave(number: int, _: FrameType | None) -> NoReturn:
@@ -78,7 +80,7 @@ def working(at: str) -> Iterator[None]:
         yield
         return
     # The terminal's cursor is hidden meanwhile.
-    _end_in_order()
+    end_in_order()
     from rich.console import Console  # noqa: PLC0415
     from rich.progress import Progress as Bars  # noqa: PLC0415
     from rich.progress import SpinnerColumn, TextColumn, TimeElapsedColumn  # noqa: PLC0415

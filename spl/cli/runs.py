@@ -10,7 +10,7 @@ import click
 from spl.cli import completion
 from spl.cli.attending import Attended
 from spl.cli.following import follow
-from spl.cli.options import STREAM, common, examples, streaming
+from spl.cli.options import STREAM, Number, common, examples, streaming
 from spl.cli.output import is_json, on_terminal, print_document, print_json, print_line, print_rows
 from spl.cli.steps import is_outcome, step
 from spl.cli.text import brief, shown
@@ -40,10 +40,10 @@ _STATES: Final = ("running", "done", "stopped", "stopped_short")
 @click.option("--actor", metavar="DID", help="Who the run is for; the operator unless given.")
 @click.option("--model", metavar="NAME", help="The model to call; the provider's default unless given.")
 @click.option("--max-turns", type=click.IntRange(min=1), help="The most model calls.")
-@click.option("--budget-usd", type=click.FloatRange(min=0), help="The most it may spend, in US dollars.")
+@click.option("--budget-usd", type=Number(min=0), help="The most it may spend, in US dollars.")
 @click.option(
     "--wall-clock-secs",
-    type=click.FloatRange(min=0, min_open=True),
+    type=Number(min=0, min_open=True),
     help="The longest it may take, in seconds.",
 )
 @click.option(
@@ -59,7 +59,7 @@ _STATES: Final = ("running", "done", "stopped", "stopped_short")
 @click.option("-d", "--detach", is_flag=True, help="Print its row as soon as it has begun, and do not wait.")
 @click.option(
     "--patience-secs",
-    type=click.FloatRange(min=0),
+    type=Number(min=0),
     default=30,
     show_default=True,
     help="How long to wait for a daemon that no longer answers, in seconds.",
@@ -87,8 +87,8 @@ def run(
     row last. A daemon that stops is waited for: the next one closes the run.
 
     An interrupt (Ctrl-C) stops the run and waits for its end, and the exit status is 130 if that is why it ended. A
-    second interrupt ends the waiting alone; 'spl runs stop' stops a run from anywhere. A preview fails with the first
-    refusal that a start would meet.
+    second interrupt, or any other end of this command, ends the waiting alone; 'spl runs stop' stops a run from
+    anywhere. A preview fails with the first refusal that a start would meet.
     """
     asked = {
         "goal": goal,
@@ -107,14 +107,15 @@ def run(
     if preview:
         _preview(client, body, output)
         return
-    row = client.request("POST", "/v1/work/loop", body)
-    if detach:
-        print_document(row, output)
-        return
-    attended = Attended(client, row, patience_secs)
-    row = attended.until_ended(_shower(output))
+    with Attended.to(client) as attended:
+        row = attended.start(body)
+        if not detach:
+            row = attended.until_ended(_shower(output), patience=patience_secs)
+    attended.settle()
     print_document(row, output)
-    if attended.stopped and row["outcome"] == "cancelled":
+    if detach and not attended.stopped:
+        return
+    if attended.stopped and (detach or row["outcome"] == "cancelled"):
         raise click.Abort
     if row["state"] != "done":
         raise RunNotCompleted(

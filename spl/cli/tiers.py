@@ -6,13 +6,13 @@ from typing import Final
 
 import click
 
-from spl.cli.options import Command, common, examples
+from spl.cli.options import Command, Number, common, examples
 from spl.cli.output import is_json, print_document, print_json, print_rows
 from spl.client import Client
 from spl.decisions import GIVEN, TIER, TIERS, decide, decided
 
-_WHOLE, _NUMBER = click.IntRange(min=0), click.FloatRange(min=0)
-_SOME, _SECONDS = click.IntRange(min=1), click.FloatRange(min=1)
+_WHOLE, _NUMBER = click.IntRange(min=0), Number(min=0)
+_SOME, _SECONDS = click.IntRange(min=1), Number(min=1)
 _CEILINGS: Final = {
     "max_turns": (_SOME, "The most model calls of a run."),
     "wall_clock_secs": (_SECONDS, "The longest a run may take, in seconds."),

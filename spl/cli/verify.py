@@ -72,6 +72,9 @@ def verify(thread: str, home: str | None, output: str | None, head: str | None) 
 
 
 def _asked(thread: str, home: str | None, head: str | None) -> ThreadVerification:
+    if "/" in thread:
+        # No thread has one, so a path was meant.
+        raise NotFound(f"there is no file {thread!r}")
     pages = Client.locate(home).pages(f"/v1/threads/{segment(thread)}/records")
     found = verify_thread((record for page in pages for record in page["data"]), head=head)
     if not found.records:

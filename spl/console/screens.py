@@ -78,7 +78,10 @@ def _instance(state: State) -> list[Cell]:
         return [Cell("spl", STRONG), Cell(f"{state.records.is_}: {state.where}", DIM)]
     host = fields(state.health.get("instance")).get("host")
     shape = fields(state.health.get("isolation")).get("shape")
-    return [Cell(f"spl {state.health.get('version', '')}", STRONG), Cell(f"{host or state.where}, shape {shape}")]
+    return [
+        Cell(f"spl {state.health.get('version', '')}", STRONG),
+        Cell(f"{host or state.where}, shape {shape}"),
+    ]
 
 
 def _whose(state: State) -> list[Cell]:

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
 # Of what is drawn nothing wraps, though a terminal finds it wider than it is; pasted text comes between brackets.
 _ENTER: Final = "\x1b[?7l\x1b[?2004h"
+_AGAIN: Final = "\x1b[?1049h\x1b[?25l"
 _LEAVE: Final = "\x1b[?2004l\x1b[?7h\x1b[0m"
 
 ENDING: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
@@ -78,15 +79,19 @@ class Terminal:
             signal.signal(signal.SIGTSTP, handler)
         self._enter()
 
+    def take_again(self) -> None:
+        """Take the terminal again after a stop that nobody was told of (SIGSTOP): the shell has changed it."""
+        if self._before is None:
+            return
+        with contextlib.suppress(OSError, termios.error):
+            termios.tcsetattr(self.keys, termios.TCSADRAIN, _mode(self.keys))
+            self._write(_AGAIN + _ENTER)
+
     def _enter(self) -> None:
         before = termios.tcgetattr(self.keys)
-        mode = termios.tcgetattr(self.keys)
-        mode[0] &= ~(termios.IXON | termios.ICRNL)
-        mode[3] &= ~(termios.ICANON | termios.ECHO)
-        mode[6][termios.VMIN], mode[6][termios.VTIME] = 1, 0
         self._before = before
         try:
-            termios.tcsetattr(self.keys, termios.TCSADRAIN, mode)
+            termios.tcsetattr(self.keys, termios.TCSADRAIN, _mode(self.keys))
             self._live = Live(
                 console=self._console,
                 screen=True,
@@ -117,6 +122,15 @@ class Terminal:
     def _write(self, said: str) -> None:
         self._console.file.write(said)
         self._console.file.flush()
+
+
+def _mode(descriptor: int) -> list[Any]:
+    """Give a terminal's mode with keys coming one by one, and none of them shown (termios(3))."""
+    mode = termios.tcgetattr(descriptor)
+    mode[0] &= ~(termios.IXON | termios.ICRNL)
+    mode[3] &= ~(termios.ICANON | termios.ECHO)
+    mode[6][termios.VMIN], mode[6][termios.VTIME] = 1, 0
+    return mode
 
 
 class Signals:

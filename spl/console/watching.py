@@ -45,7 +45,7 @@ def once(client: Client) -> State:
         for event in client.watch("/v1/engine/watch"):
             # Both come first, the workers after the health.
             apply(state, Told(event.name.removeprefix("engine."), event.data))
-            if event.name == "engine.workers":
+            if event.name not in {"engine.health", "engine.log"}:
                 break
     except (ScopeDenied, NotFound) as error:
         apply(state, Linked("engine", Link("refused", error.code)))
@@ -131,6 +131,8 @@ class _Loop:
                 return number
             if number == signal.SIGTSTP:
                 self._terminal.suspend()
+            elif number == signal.SIGCONT:
+                self._terminal.take_again()
             # A terminal that was resized, or is this process's again, is drawn whatever it shows.
             self._changed = True
         return None

@@ -43,29 +43,31 @@ def met(line: str) -> Refused:
 @pytest.mark.parametrize(
     ("trace", "line"),
     [
-        ("uname({sysname=\"Linux\"}) = -1 ENOSYS (x)", '[syscalls] allow = ["uname"]'),
+        ("uname({sysname=\"Linux\"}) = -1 ENOSYS (x)", '[syscalls]\nallow = ["uname"]'),
         (
             "ioctl(0, 0x5413 /* TIOCGWINSZ */, 0x7) = -1 EPERM (x)",
-            '[[syscalls.when]] call = "ioctl", argument = 1, equals = ["TIOCGWINSZ"]',
+            '[[syscalls.when]]\ncall = "ioctl"\nargument = 1\nequals = ["TIOCGWINSZ"]',
         ),
         # The profile says nothing of it, and the floor allows it for some values alone.
         (
             "clock_nanosleep(0 /* CLOCK_REALTIME */, 0, {tv_sec=1}, NULL) = -1 ENOSYS (x)",
-            '[[syscalls.when]] call = "clock_nanosleep", argument = 0, equals = ["CLOCK_REALTIME"]',
+            '[[syscalls.when]]\ncall = "clock_nanosleep"\nargument = 0\nequals = ["CLOCK_REALTIME"]',
         ),
-        ('openat(-100, "/etc/passwd", 0) = -1 ENOENT (x)', '[filesystem] read_only = ["/etc/passwd"]'),
+        ('openat(-100, "/etc/passwd", 0) = -1 ENOENT (x)', '[filesystem]\nread_only = ["/etc/passwd"]'),
         (
             'openat(-100, "/srv/new", 0x41, 0600) = -1 EROFS (x)',
-            '[filesystem] tmpfs = [{ path = "/srv", size = "16M" }]',
+            '[filesystem]\ntmpfs = [{ path = "/srv", size = "16M" }]',
         ),
-        ('openat(-100, "/x/y", 0) = -1 EMFILE (x)', "[limits] open_files = 128"),
-        ("mmap(NULL, 99, 0x3, 0x22, -1, 0) = -1 ENOMEM (x)", '[limits] address_space = "1G"'),
-        ("--- SIGXCPU {si_signo=24, si_code=0x80 /* SI_KERNEL */} ---", '[limits] cpu_time = "120s"'),
+        ('openat(-100, "/x/y", 0) = -1 EMFILE (x)', "[limits]\nopen_files = 128"),
+        ("mmap(NULL, 99, 0x3, 0x22, -1, 0) = -1 ENOMEM (x)", '[limits]\naddress_space = "1G"'),
+        ("--- SIGXCPU {si_signo=24, si_code=0x80 /* SI_KERNEL */} ---", '[limits]\ncpu_time = "120s"'),
     ],
 )  # fmt: skip
 def test_a_refusal_is_told_with_the_line_that_lifts_it(stage: Stage, trace: str, line: str) -> None:
     advice = adviser(stage).on(met(trace))
     assert (str(advice.line), advice.floor) == (line, None)
+    wire = advice.wire()
+    assert (wire["line"], f"{wire['header']}\n{wire['entry']}") == (line, line)
 
 
 @pytest.mark.parametrize(

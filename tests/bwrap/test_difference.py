@@ -1,9 +1,14 @@
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import pytest
 
 from bwrap.difference import Direction, differences, listing, option_differences
 from bwrap.library import Library
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 LIBRARY = Library()
 WORKER = LIBRARY.load("worker")
@@ -70,6 +75,37 @@ def test_each_difference_says_where_both_sides_were_said() -> None:
     assert (row["before"], row["after"], row["direction"]) == ("64", "16", "narrower")
     assert row["before_place"].endswith("/worker.toml:14")
     assert row["after_place"].endswith("/strict.toml:10")
+
+
+@pytest.mark.parametrize(
+    ("text", "name"),
+    [
+        ('[syscalls]\nallow = ["!getgroups"]', "syscalls getgroups"),
+        ('[syscalls]\nallow = ["!@wait"]', "syscalls poll"),
+        ('[syscalls]\nrefuse = ["!@mount"]', "syscalls mount"),
+        ('[syscalls]\nwhen = ["!sendto"]', "syscalls sendto"),
+        ('[filesystem]\nread_only = ["!@python"]', "filesystem.read_only @python"),
+        ('[filesystem]\nempty = ["!@home"]', "filesystem.empty @home"),
+    ],
+)
+def test_what_is_taken_away_is_placed_where_it_is_and_by_who_takes_it(text: str, name: str) -> None:
+    own = LIBRARY.draft("own", f'extends = "worker"\n{text}')
+    found = {each.name: each for each in differences(WORKER, own)}[name]
+    assert found.place == found.wire()["after_place"] == "own.toml:3"
+    assert found.wire()["before_place"] != found.place
+
+
+def test_what_is_taken_away_and_given_back_further_down_is_no_difference(tmp_path: Path) -> None:
+    less = 'extends = "worker"\ndescription = "x"\nsyscalls.when = ["!sendto"]\nsyscalls.allow = ["!getgroups"]\n'
+    (tmp_path / "less.toml").write_text(less)
+    row = '{ call = "sendto", argument = 3, equals = [0] }'
+    again = f'extends = "less"\nsyscalls.when = [{row}]\nsyscalls.allow = ["getgroups"]\n'
+    assert differences(WORKER, Library(tmp_path).draft("again", again)) == []
+    # And who takes nothing away itself is told from where it was.
+    still = differences(WORKER, Library(tmp_path).draft("still", 'extends = "less"\n'))
+    assert {each.name: each.place for each in still} == {
+        "syscalls sendto": f"{tmp_path}/less.toml:3", "syscalls getgroups": f"{tmp_path}/less.toml:4",
+    }  # fmt: skip
 
 
 def test_a_listing_has_a_line_for_each_thing_and_none_twice() -> None:

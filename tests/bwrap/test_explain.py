@@ -90,13 +90,35 @@ def test_the_page_goes_by_what_is_resolved_and_never_by_the_description(stage: S
     assert "/proc of its own" in said(document, "can reach")
     assert "write in @scratch, 4M in memory" in said(document, "change")
     assert "CAN MAKE: kill." in said(document, "signal")
-    assert "IT SEES THE HOST'S OWN NAME" in said(document, "signal")
+    assert "IT HAS THE HOST'S OWN NAMES" in said(document, "signal")
     assert "can start others: clone, at most 2" in said(document, "signal")
     assert "+ namespaces.net" in said(document, "differs")
     assert "odd.toml:5" in said(document, "differs")
     assert "breach: syscalls.allow[0]" in said(document, "Breaches")
     assert "(odd.toml:14)" in said(document, "Breaches")
     assert "Nothing of the host's net namespace is held back" in said(document, "does not protect")
+
+
+@pytest.mark.parametrize(
+    ("text", "said_of_it"),
+    [
+        ("", "It cannot ask for them: uname is refused, and it has no /proc."),
+        ('[syscalls]\nallow = ["uname"]', "It reads them by uname."),
+        ('[namespaces]\npid = true\n[filesystem]\nproc = "own"', "It reads them by its /proc."),
+    ],
+)
+def test_the_hosts_name_is_said_to_be_read_where_it_is_and_never_to_be_changed(
+    stage: Stage, text: str, said_of_it: str
+) -> None:
+    others = said(page(stage, LIBRARY.draft("own", f'extends = "worker"\n{text}')), "signal")
+    assert said_of_it in others
+    assert "can change neither of the host's (uts namespace)" in others
+
+
+def test_a_call_that_is_taken_away_is_told_with_the_line_that_takes_it(stage: Stage) -> None:
+    own = LIBRARY.draft("own", 'extends = "worker"\n\n[syscalls]\nallow = ["!getgroups"]')
+    differs = said(page(stage, own), "differs")
+    assert differs == "- syscalls getgroups: refused: ENOSYS, where it has allowed (own.toml:4)"
 
 
 def test_the_most_memory_is_the_sum_of_what_is_listed(stage: Stage) -> None:

@@ -28,25 +28,34 @@ ALL = [
 @pytest.mark.parametrize(
     ("line", "written"),
     [
-        (lines.allow("uname"), '[syscalls] allow = ["uname"]'),
-        (lines.show("/etc/hosts"), '[filesystem] read_only = ["/etc/hosts"]'),
-        (lines.limit("open_files", 128), "[limits] open_files = 128"),
-        (lines.limit("address_space", 96 << 20), '[limits] address_space = "96M"'),
-        (lines.limit("cpu_time", 90), '[limits] cpu_time = "90s"'),
-        (lines.share("net"), "[namespaces] net = false"),
+        (lines.allow("uname"), '[syscalls]\nallow = ["uname"]'),
+        (lines.show("/etc/hosts"), '[filesystem]\nread_only = ["/etc/hosts"]'),
+        (lines.limit("open_files", 128), "[limits]\nopen_files = 128"),
+        (lines.limit("address_space", 96 << 20), '[limits]\naddress_space = "96M"'),
+        (lines.limit("cpu_time", 90), '[limits]\ncpu_time = "90s"'),
+        (lines.share("net"), "[namespaces]\nnet = false"),
         (
             lines.when("ioctl", 1, "TIOCGWINSZ"),
-            '[[syscalls.when]] call = "ioctl", argument = 1, equals = ["TIOCGWINSZ"]',
+            '[[syscalls.when]]\ncall = "ioctl"\nargument = 1\nequals = ["TIOCGWINSZ"]',
         ),
         (
             lines.folder_in_memory("@scratch"),
-            '[filesystem] tmpfs = [{ path = "@scratch", size = "16M" }]',
+            '[filesystem]\ntmpfs = [{ path = "@scratch", size = "16M" }]',
         ),
     ],
     ids=str,
 )
 def test_a_line_is_written_as_it_stands_in_a_profile(line: lines.Line, written: str) -> None:
     assert str(line) == written
+    assert tomllib.loads(f'extends = "worker"\n{line}\n')
+    assert Library().draft("draft", f'extends = "worker"\n\n{line}\n').chain[-1] == "draft"
+
+
+def test_a_line_is_told_with_the_header_it_stands_under_since_a_table_stands_in_a_file_once() -> None:
+    assert lines.allow("uname").told == 'in [syscalls]: allow = ["uname"]'
+    assert lines.when("ioctl", 1, 2).told == (
+        'in [[syscalls.when]]: call = "ioctl", argument = 1, equals = [2]'
+    )
 
 
 def test_lines_together_are_the_tables_of_a_profile_that_means_each_of_them() -> None:

@@ -89,6 +89,10 @@ def test_a_condition_on_a_call_of_one_architecture_is_a_warning_at_the_call(tmp_
     assert (warning.row, marked(warning.fault)) == ("architecture", '"pause"')
 
 
+def test_to_take_away_a_call_that_an_architecture_has_not_is_no_warning(tmp_path: Path) -> None:
+    assert warnings(written(tmp_path, '[syscalls]\nallow = ["!lstat"]')) == []
+
+
 def test_too_little_memory_to_start_at_all_is_an_error_and_not_a_warning_too(tmp_path: Path) -> None:
     (remark,) = lint(written(tmp_path, '[limits]\naddress_space = "19M"'))
 

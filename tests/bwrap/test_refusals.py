@@ -192,3 +192,14 @@ def test_names_that_a_command_makes_up_fill_no_memory() -> None:
 @given(st.text() | st.from_regex(r"(\[pid +1\] )?kill\([0-9a-z\"\\,|{}\[\]/* ]*\) += -1 E[A-Z]+ \(x\)"))
 def test_no_line_at_all_stops_the_reading(line: str) -> None:
     refused(line)
+
+
+def test_a_call_that_libc_goes_without_is_usual_and_told_last() -> None:
+    found = refused(
+        "set_robust_list(0x7f, 24) = -1 ENOSYS (Function not implemented)",
+        "inotify_init1(0) = -1 ENOSYS (Function not implemented)",
+    )
+    assert [(each.what, each.usual) for each in found] == [
+        ("inotify_init1", None),
+        ("set_robust_list", "set_robust_list"),
+    ]

@@ -133,3 +133,17 @@ def test_a_name_of_any_bytes_is_known_by_them() -> None:
 )
 def test_no_line_at_all_stops_the_reading(line: str) -> None:
     Usage(RULES).take(line)
+
+
+@pytest.mark.parametrize(
+    ("trace", "reads"),
+    [
+        ('read(0, ""..., 4096) = 4', True),
+        ('readv(0, [{iov_base=""..., iov_len=9}], 1) = 4', True),
+        ('read(0, "", 4096) = 0', False),
+        ('read(3, ""..., 4096) = 4', False),
+        ("close(0) = 0", False),
+    ],
+)
+def test_that_something_was_read_from_standard_input_is_seen(trace: str, reads: bool) -> None:
+    assert used(trace).reads_input is reads

@@ -116,6 +116,30 @@ def test_help_lists_every_command(spl: Spl) -> None:
     assert [name for name in COMMANDS if not re.search(rf"^  {name} ", help_.stdout, re.MULTILINE)] == []
 
 
+@pytest.mark.parametrize("typed", ["a\x1b[31mb", "\x1b]0;owned\x07", "a\u202eb"])
+def test_what_was_typed_cannot_steer_the_terminal_when_it_is_quoted(spl: Spl, typed: str) -> None:
+    refused = spl("status", typed)
+    assert refused.returncode == 2
+    assert "Got unexpected extra argument" in refused.stderr
+    assert [each for each in refused.stderr if not each.isprintable() and each != "\n"] == []
+
+
+@pytest.mark.parametrize("number", ["nan", "inf", "-inf"])
+def test_what_is_no_number_is_wrong_usage_before_anything_is_done(spl: Spl, number: str) -> None:
+    assert spl("stop", f"--timeout={number}").returncode == 2
+    assert spl("run", f"--budget-usd={number}", "g").returncode == 2
+
+
+def test_nothing_is_done_whose_answer_could_not_be_printed(environ: dict[str, str], daemon: Daemon) -> None:
+    command = [sys.executable, "-m", "spl.cli.main", "member", "add", "ada"]
+    both = ["sh", "-c", 'exec "$@" >&- 2>&-', "sh", *command]
+    told = ["sh", "-c", 'exec "$@" >&-', "sh", *command]
+    refused = subprocess.run(told, env=environ, stderr=subprocess.PIPE, text=True, timeout=60)
+    assert (refused.returncode, daemon.requests) == (errors.HostRefused.exit_status, [])
+    assert "'standard output': it is closed" in refused.stderr
+    assert subprocess.run(both, env=environ, timeout=60).returncode == errors.HostRefused.exit_status
+
+
 def test_the_version_is_printed_by_flag_and_by_command(spl: Spl) -> None:
     assert spl("--version").stdout == spl("version").stdout == f"spl {__version__}\n"
     assert json.loads(spl("version", "-o", "json").stdout) == {"version": __version__}

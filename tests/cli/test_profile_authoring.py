@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from bwrap import layers
+from bwrap import groups, layers, seccomp
 from bwrap.library import Library
 from spl import errors
 
@@ -124,16 +124,23 @@ def test_a_new_profile_means_what_it_extends_and_is_its_users_alone(spl: Spl, tm
 
 
 def test_each_line_that_a_new_profile_offers_can_be_used_as_it_stands(spl: Spl, home: Home) -> None:
-    assert spl("profile", "new", "own").returncode == 0
+    assert spl("profile", "new", "own", "--extends", "strict").returncode == 0
     path = home.profiles / "own.toml"
-    offered = re.sub(r"^# (?=\[|[a-z_]+ = )", "", path.read_text(), flags=re.MULTILINE)
+    offered = re.sub(r"^# (?=\[|\]|    |[a-z_]+ = )", "", path.read_text(), flags=re.MULTILINE)
     path.write_text(offered)
-    assert len(re.findall(r"^(?!#)[a-z_]+ = ", offered, re.MULTILINE)) == 10
+    assert len(re.findall(r"^(?!#)[a-z_]+ = ", offered, re.MULTILINE)) == 11
     linted = json.loads(spl("profile", "lint", "own").stdout)
     assert {row["severity"] for row in linted["data"]} == {"warning"}
     found = Library(own=home.profiles).load("own")
-    assert (found.limits.address_space, found.filesystem.tmpfs[0].path) == (256 << 20, "@scratch")
-    assert {"uname", "@write-files"} <= set(found.syscalls.allow)
+    # Less than the one it extends comes first, and so that a run can still start.
+    now = Library().load("strict")
+    assert (found.limits.address_space, found.limits.open_files, found.limits.cpu_time) == (48 << 20, 9, 15)
+    calls = (
+        groups.rules(found, seccomp.architecture()).allow ^ groups.rules(now, seccomp.architecture()).allow
+    )
+    assert calls == {"getgroups", "uname"}
+    assert offered.index("open_files") < offered.index("!getgroups") < offered.index("read_only")
+    assert found.filesystem.tmpfs[0].path == "@scratch"
 
 
 def test_a_description_of_any_words_is_what_was_said(spl: Spl, home: Home) -> None:

@@ -348,6 +348,33 @@ def test_a_second_interrupt_leaves_the_run_and_says_how_to_stop_it(interrupted: 
     assert "\x1b" not in stderr
 
 
+@pytest.mark.parametrize("more", [(), ("--detach",)], ids=["waited for", "detached"])
+def test_an_interrupt_before_the_start_is_answered_stops_the_run_that_begins(
+    daemon: Daemon, environ: dict[str, str], more: tuple[str, ...]
+) -> None:
+    seen, answered = Interrupted(), threading.Event()
+
+    def start(_: Request) -> Any:
+        seen.asked.set()
+        assert answered.wait(30)
+        return row("running")
+
+    daemon.routes |= {START: start, WATCH: seen.watched, "POST /v1/runs/th_run_1/events": seen.told_to_stop}
+    command = [sys.executable, "-m", "spl.cli.main", "run", "g", *more]
+    with subprocess.Popen(
+        command, env=environ, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as seen.process:
+        seen.interrupt(seen.asked)
+        assert seen.process.stderr is not None
+        said = seen.process.stderr.readline()
+        answered.set()
+        seen.over.set()
+        stdout, _ = seen.process.communicate(timeout=30)
+    assert "its start has been asked for, and it is stopped once that is answered" in said
+    assert seen.stopping.is_set()
+    assert (seen.process.returncode, json.loads(stdout)["thread"]) == (130, "th_run_1")
+
+
 def test_who_started_it_deaf_to_interrupts_is_left_so(daemon: Daemon, environ: dict[str, str]) -> None:
     seen = Interrupted()
     daemon.routes |= {

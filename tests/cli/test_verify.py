@@ -187,3 +187,9 @@ def test_what_cannot_be_verified_is_refused_in_a_sentence(
     for name, kind in ((str(tmp_path), HostRefused), ("th_none", NotFound), ("th_gone", NotFound)):
         ended = spl("verify", name)
         assert (ended.stdout, ended.returncode) == ("", kind.exit_status), ended.stderr
+
+
+def test_a_path_at_which_nothing_is_is_named(spl: Spl) -> None:
+    refused = spl("verify", "/nonexistent/x")
+    assert refused.returncode == NotFound.exit_status
+    assert "there is no file '/nonexistent/x'" in refused.stderr

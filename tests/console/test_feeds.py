@@ -101,6 +101,8 @@ def test_a_member_is_refused_the_engine_once_and_still_has_its_own_runs(scripted
         feeds.ask("rules")
         until(feeds, state, lambda: state.engine.is_ == "refused" and state.records.is_ == "open")
         until(feeds, state, lambda: state.not_allowed == {"rules", "profiles"})
+        feeds._engine.join(SECONDS)
+        assert not feeds._engine._thread.is_alive()
     assert "SCOPE_DENIED" in state.engine.said
     assert list(state.runs) == ["th_run_a"]
     assert scripted.daemon.asked().count("GET /v1/engine/watch") == 1

@@ -78,6 +78,25 @@ def test_every_block_of_a_page_is_commands_or_of_a_known_kind(name: str) -> None
     assert other == []
 
 
+def test_no_two_pages_write_a_profile_of_one_name() -> None:
+    """For a reader goes from one page to the next in one home."""
+    wrote: dict[str, str] = {}
+    for name in PAGES:
+        text = "".join(block.text for block in read(name).blocks if block.is_run)
+        found = re.findall(r"(?<!>)>\S*/profiles/([a-z0-9-]+)\.toml|profile new ([a-z0-9-]+)", text)
+        found += re.findall(r"profile trace --name ([a-z0-9-]+)()", text)
+        for profile in {one or other for one, other in found}:
+            assert wrote.setdefault(profile, name) == name, f"{profile} is written by {name} as well"
+    assert {"docs/five-minutes.md", "docs/authoring-profiles.md", "docs/profiles.md"} <= set(wrote.values())
+
+
+@pytest.mark.parametrize("name", ["docs/five-minutes.md", "docs/authoring-profiles.md"])
+def test_a_tutorial_leaves_nothing_in_the_readers_folder(name: str) -> None:
+    text = "".join(block.text for block in read(name).blocks if block.is_run)
+
+    assert re.findall(r"(?<![<>0-9-])[12]?>(?![>&])\s*(?!~/\.syncro/|/dev/null)\S+", text) == []
+
+
 def page_of(text: str) -> Page:
     return take_apart("page.md", text)
 

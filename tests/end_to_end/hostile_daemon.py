@@ -15,8 +15,7 @@ from decimal import Decimal
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from spl import hardening
-from spl import logs
+from spl import hardening, logs
 from spl.daemon import assemble
 from spl.inference.model import Call, Reply, Usage
 from spl.inference.prices import Flat

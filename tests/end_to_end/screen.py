@@ -79,7 +79,14 @@ def terminal(environ: Mapping[str, str], *, width: int = 120, height: int = 30) 
         # For reading and writing, so that it never ends: fifo(7).
         changed = os.open(fifo, os.O_RDWR | os.O_NONBLOCK)
         screen = Screen(folder, changed)
-        own = {"PATH": "/usr/bin:/bin", "LC_ALL": "C.UTF-8", "PS1": "$ ", "HOME": "/nonexistent", "HISTFILE": "/dev/null", **environ}
+        own = {
+            "PATH": "/usr/bin:/bin",
+            "LC_ALL": "C.UTF-8",
+            "PS1": "$ ",
+            "HOME": "/nonexistent",
+            "HISTFILE": "/dev/null",
+            **environ,
+        }
         shell = ["env", "-i", *(f"{name}={value}" for name, value in own.items()), "TERM=screen-256color"]
         command = shlex.join([*shell, "bash", "--norc", "--noprofile", "-i"])
         try:

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from tests.end_to_end.daemon import Daemon, Shape
     from tests.end_to_end.model import Model
 
+RED = "[31m"
 GONE = "the daemon does not answer; trying again"
 
 
@@ -179,6 +180,9 @@ def test_a_member_watches_its_own_runs_over_tcp_and_a_pipe_gets_one_plain_frame(
             assert theirs.removeprefix("th_run_")[:8] not in shown
             screen.press("x", "q")
             screen.until("$ ", gone="1 of 1 rows")
+            screen.type(f"clear; TERM=dumb {console(hosted)}")
+            screen.until("1 of 1 rows", "\n$\n")
+            assert not screen.flag("alternate_on")
         once = hosted.run("console", "--home", str(home))
     assert (once.returncode, once.stderr) == (0, "")
     assert "\x1b" not in once.stdout
@@ -216,6 +220,7 @@ def test_the_console_is_suspended_continued_and_resized(hosted: Shape, home: Pat
     with terminal(environ(hosted, home)) as screen:
         screen.type(console(hosted))
         screen.until(GONE)
+        assert RED in screen.tmux("capture-pane", "-e", "-p")
         screen.press("C-z")
         screen.until("Stopped")
         assert (screen.flag("alternate_on"), screen.flag("cursor_flag")) == (False, True)
@@ -223,9 +228,20 @@ def test_the_console_is_suspended_continued_and_resized(hosted: Shape, home: Pat
         screen.until("\nstill here")
         screen.type("fg")
         screen.until(GONE, gone="still here")
+        os.kill(screen.job(), signal.SIGSTOP)
+        screen.until("Stopped")
+        screen.type("fg")
+        screen.press("5")
+        screen.until(GONE, "Nothing is written before you have seen it and said y.", gone="Stopped")
+        screen.press("1")
         for width, height in ((40, 12), (20, 5), (3, 2), (150, 40)):
             screen.tmux("resize-window", "-x", str(width), "-y", str(height))
             screen.press("5" if width > 100 else "j")
         screen.until(GONE, "Nothing is written before you have seen it and said y.")
         screen.press("q")
+        screen.until("$ ", gone=GONE)
+        screen.type(f"NO_COLOR=1 {console(hosted)}")
+        screen.until(GONE)
+        assert RED not in screen.tmux("capture-pane", "-e", "-p")
+        screen.press("C-c")
         screen.until("$ ", gone=GONE)

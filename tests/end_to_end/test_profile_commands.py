@@ -211,7 +211,10 @@ def test_what_a_command_is_refused_is_named_by_layer(shape: Shape, home: Path, p
     said = [line for line in ended.stderr.splitlines() if " refused by the layer " in line]
     assert [("EPERM" in line) for line in said[:3]] == [True, True, False]
     assert not [line for line in said if "/etc/ld.so.cache" in line]
+    assert not [line for line in said if "set_robust_list" in line]
     assert "missed by nearly every program without harm: /etc/ld.so.cache" in ended.stderr.splitlines()[-2]
+    # A reason is told whole.
+    assert "…" not in ended.stderr
 
 
 def test_a_file_that_its_uid_cannot_read_is_refused_by_the_layer_of_that_uid(

@@ -6,13 +6,14 @@ import json
 import os
 import signal
 import subprocess
+from contextlib import suppress
 from pathlib import Path
 from typing import IO, TYPE_CHECKING
 
 import pytest
 
 from spl import errors
-from tests.end_to_end.daemon import SECONDS
+from tests.end_to_end.daemon import SECONDS, wait_until_gone
 from tests.end_to_end.test_profile_commands import PYTHON, attempt, told
 
 if TYPE_CHECKING:
@@ -46,10 +47,10 @@ def document(ended: subprocess.CompletedProcess[str]) -> Json:
 @pytest.mark.parametrize(
     ("words", "lines"),
     [
-        (["cat", "/etc/hostname"], ['[filesystem] read_only = ["/etc/hostname"]']),
+        (["cat", "/etc/hostname"], ['[filesystem]\nread_only = ["/etc/hostname"]']),
         (
             [PYTHON, "-I", "-S", "-c", TWO_LINES],
-            ['[filesystem] read_only = ["/etc/hostname"]', '[syscalls] allow = ["uname"]'],
+            ['[filesystem]\nread_only = ["/etc/hostname"]', '[syscalls]\nallow = ["uname"]'],
         ),
     ],
     ids=["cat", "python"],
@@ -81,7 +82,7 @@ def test_a_draft_is_shown_as_what_it_adds_and_linted_as_any_profile(shape: Shape
     ended = trace(shape, home, "--save", "--read-only", "/etc/hosts", "--", "true")
     found = document(ended)
     assert (ended.returncode, found["name"], found["saved"]) == (0, "true", f"{home}/profiles/true.toml")
-    assert found["lines"] == ['[filesystem] read_only = ["/etc/hosts"]']
+    assert found["lines"] == ['[filesystem]\nread_only = ["/etc/hosts"]']
     assert found["diff"][:2] == ["--- worker", "+++ true"]
     assert [line for line in found["diff"][2:] if not line.startswith("@@")] == [
         "+filesystem.read_only /etc/hosts = shown"
@@ -104,7 +105,9 @@ def test_a_command_that_needs_what_the_floor_forbids_is_told_so_and_not_drafted(
         errors.ProfileBelowFloor.exit_status, False, None,
     )  # fmt: skip
     assert "@new-task" in {row["floor"] for row in found["not_drafted"]}
-    assert '# not drafted: [syscalls] allow = ["clone"]: the floor forbids it (@new-task)' in found["toml"]
+    assert (
+        '# not drafted: in [syscalls]: allow = ["clone"]: the floor forbids it (@new-task)' in found["toml"]
+    )
     assert "PROFILE_BELOW_FLOOR: under the draft" in ended.stderr
     assert os.listdir(home / "profiles") == []
 
@@ -115,7 +118,7 @@ def test_an_untried_draft_takes_one_run_and_says_what_was_used(hosted: Shape, ho
     found = document(ended)
     assert (ended.returncode, found["status"], found["same"], found["runs"]) == (0, 3, None, 1)
     assert count.read_text() == "ran\n"
-    assert '[filesystem] tmpfs = [{ path = "@scratch", size = "16M" }]' in found["lines"]
+    assert '[filesystem]\ntmpfs = [{ path = "@scratch", size = "16M" }]' in found["lines"]
     assert not (home / "profiles").exists()
 
 
@@ -131,6 +134,92 @@ def test_a_command_that_a_signal_ends_is_traced_to_that_end(hosted: Shape, home:
     ended = trace(hosted, home, "--", PYTHON, "-I", "-S", "-c", "import ctypes; ctypes.string_at(0)")
     found = document(ended)
     assert (ended.returncode, found["status"], found["same"]) == (0, 128 + signal.SIGSEGV, True)
+
+
+@pytest.mark.parametrize(
+    ("number", "status"),
+    [
+        (signal.SIGTERM, 128 + signal.SIGTERM),
+        (signal.SIGHUP, 128 + signal.SIGHUP),
+        (signal.SIGINT, 128 + signal.SIGINT),
+        (signal.SIGKILL, -signal.SIGKILL),
+    ],
+)
+def test_however_a_trace_is_ended_nothing_of_its_free_run_goes_on(
+    hosted: Shape, home: Path, number: signal.Signals, status: int
+) -> None:
+    source = (
+        "import os, signal\nif os.fork() == 0: os.setsid()\nprint(os.getpid(), flush=True)\nsignal.pause()\n"
+    )
+    before = set(os.listdir("/tmp"))
+    with subprocess.Popen(
+        hosted.spl("profile", "trace", "--home", str(home), "--", PYTHON, "-I", "-S", "-c", source),
+        env=dict(hosted.environment), cwd="/", stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+    ) as process:  # fmt: skip
+        assert process.stdout is not None
+        assert process.stderr is not None
+        pids = [int(process.stdout.readline()) for _ in range(2)]
+        pidfds = [os.pidfd_open(pid) for pid in pids]
+        try:
+            process.send_signal(number)
+            assert process.wait(SECONDS) == status
+            for pid, pidfd in zip(pids, pidfds, strict=True):
+                wait_until_gone(pid, pidfd)
+        finally:
+            process.kill()
+            for pidfd in pidfds:
+                with suppress(ProcessLookupError):
+                    signal.pidfd_send_signal(pidfd, signal.SIGKILL)
+                os.close(pidfd)
+        # strace cannot say that nobody reads its trace when this is killed and it is not.
+        assert number == signal.SIGKILL or process.stderr.read().strip() == ""
+    assert {name for name in set(os.listdir("/tmp")) - before if name.startswith("spl-")} == set()
+
+
+@pytest.mark.one_shape
+def test_input_that_only_the_free_run_had_is_named_as_the_cause(shape: Shape, home: Path) -> None:
+    reading, writing = os.pipe()
+    os.write(writing, b"abc\n")
+    os.close(writing)
+    with os.fdopen(reading, "rb") as given:
+        ended = trace(shape, home, "--", "cat", given=given)
+    assert (ended.returncode, ended.stdout) == (errors.ProfileInvalid.exit_status, "abc\n")
+    assert (
+        "PROFILE_INVALID: only the free run had standard input, which was read and is no file: "
+        in ended.stderr
+    )
+    assert "PROFILE_BELOW_FLOOR" not in ended.stderr
+
+
+@pytest.mark.one_shape
+def test_a_command_that_fails_free_is_said_to_and_a_draft_that_adds_nothing_is_not_saved(
+    shape: Shape, home: Path
+) -> None:
+    ended = trace(shape, home, "--save", "--", "sh", "-c", "exit 2")
+    found = document(ended)
+    assert (ended.returncode, found["same"], found["lines"], found["saved"]) == (0, True, [], None)
+    assert "run free it ended with 2: what it needs to end otherwise is not in the draft" in ended.stderr
+    assert "not saved: it adds nothing to 'worker', which will do" in ended.stderr
+    assert os.listdir(home / "profiles") == []
+    # What nearly every program misses is neither a cause nor a remark, and has no line.
+    assert "set_robust_list" not in found["toml"]
+    assert {row["what"]: (row["line"], row["floor"]) for row in found["refused"] if row["usual"]} == {
+        "set_robust_list": (None, None), "/etc/ld.so.cache, which the host has": (None, None),
+    }  # fmt: skip
+
+
+@pytest.mark.one_shape
+def test_a_standard_output_that_is_closed_is_named_before_anything_runs(shape: Shape, home: Path) -> None:
+    words = shape.spl("profile", "trace", "--home", str(home), "--", "touch", str(home.parent / "ran"))
+    ended = subprocess.run(
+        ["/bin/sh", "-c", '"$@" >&-', "sh", *words],
+        env=dict(shape.environment), user=shape.uid, group=shape.uid, extra_groups=[], cwd="/",
+        stdin=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, timeout=SECONDS, check=False,
+    )  # fmt: skip
+    assert ended.returncode == errors.HostRefused.exit_status
+    assert "refused on 'standard output': it is closed" in ended.stderr
+    assert not (home.parent / "ran").exists()
 
 
 def test_a_name_cannot_steer_the_terminal_nor_leave_its_comment(hosted: Shape, home: Path) -> None:
@@ -149,7 +238,7 @@ def test_what_a_command_is_refused_is_told_with_what_would_lift_it(shape: Shape,
     ended = attempt(shape, home, "--", "sh", "-c", "kill -0 $PPID; true > /tmp/x; read x < /etc/hostname")
     rows = {row["what"]: (row["line"], row["floor"]) for row in told(ended)["refused"]}
     assert rows["kill"] == (None, "@other-process")
-    assert rows["/etc/hostname, which the host has"] == ('[filesystem] read_only = ["/etc/hostname"]', None)
-    assert rows["to change /tmp/x"] == ('[filesystem] tmpfs = [{ path = "/tmp", size = "16M" }]', None)
-    assert 'this line allows it: [filesystem] read_only = ["/etc/hostname"]' in ended.stderr
+    assert rows["/etc/hostname, which the host has"] == ('[filesystem]\nread_only = ["/etc/hostname"]', None)
+    assert rows["to change /tmp/x"] == ('[filesystem]\ntmpfs = [{ path = "/tmp", size = "16M" }]', None)
+    assert 'this allows it, in [filesystem]: read_only = ["/etc/hostname"]' in ended.stderr
     assert "no line of a profile can allow it in a run: the floor forbids it (@other-process)" in ended.stderr

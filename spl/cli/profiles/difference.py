@@ -74,13 +74,12 @@ def diff_profiles(before: str, after: str, home: str | None, output: str | None)
 
 def _rows(found: Sequence[Difference]) -> Iterator[Sequence[object]]:
     for each in found:
-        said = each.after if each.after is not None and each.after.place else each.before
         yield (
             each.direction.mark,
             each.name,
             "" if each.before is None else each.before.value,
             "" if each.after is None else each.after.value,
-            short(said.place) if said is not None and said.place else "",
+            short(each.place) if each.place else "",
         )
 
 

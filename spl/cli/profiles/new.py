@@ -8,8 +8,10 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from bwrap import lines
+from bwrap import groups, lines, seccomp
 from bwrap.library import NAMES, is_name
+from bwrap.lint import STARTS_WITH
+from bwrap.needs import LEAST
 from spl.cli.completion import profiles
 from spl.cli.options import common, examples
 from spl.cli.output import is_json, print_json, print_line
@@ -21,32 +23,42 @@ from spl.home import Home, locate
 
 if TYPE_CHECKING:
     from bwrap.library import Library
+    from bwrap.profile import Profile
 
     Json = dict[str, Any]
 
 _BEGIN: Final = """\
 extends = {extends}
 description = {description}
+"""
 
+_OFFER: Final = """
 # What is said here is laid over {extends}: a value replaces, a list is added to, and "!word" takes one away.
-# Each line below is one to take the mark from and change. docs/profiles.md has every key and every group.
+# Each line below is one to take the mark from and change: those that leave it less first, then those that give it
+# more. docs/profiles.md has every key and every group.
 
-# [filesystem]
+# [limits]                                           # less
+{limits}
+
+# [syscalls]
+# allow = [
+{less}#     "uname",                                       # more: a call, or a group of them, as "@write-files"
+# ]
+
+# [filesystem]                                       # more
 # read_only = ["?/etc/hostname"]                     # a file to show; ? lets it be absent on a host
 # tmpfs = [{{ path = "@scratch", size = "16M" }}]      # a folder to write in, in memory
 
-# [limits]
-# address_space = "256M"
-# cpu_time = "2m"
-
-# [syscalls]
-# allow = ["uname", "@write-files"]                  # calls, and groups of them
-
-# [[syscalls.when]]                                  # a call that only some arguments let through
+# [[syscalls.when]]                                  # more: a call that only some arguments let through
 # call = "ioctl"
 # argument = 1
 # equals = ["TIOCGWINSZ"]
 """
+
+_LEAST: Final = {key: least for key, (least, *_) in LEAST.items()} | {"address_space": STARTS_WITH}
+_TO_HALVE: Final = ("address_space", "open_files", "cpu_time")
+_SPARED: Final = ("getgroups", "getegid", "lstat")
+"""Calls that a run does without."""
 
 
 def profile_name(context: click.Context, parameter: click.Parameter, value: str | None) -> str | None:
@@ -83,9 +95,11 @@ def new_profile(
     is left alone. What lint says of it is told at once.
     """
     with refusals():
-        text = beginning(name, extends, description)
+        head = beginning(name, extends, description)
         where = Home.open(locate(home, os.environ), create=True)
         library = library_of(where)
+        require_free(library, where, name)
+        text = head + offered(library.draft(name, head, str(where.profiles / f"{name}.toml")))
         path = save(library, where, name, text)
         remarks = remarks_on(library, name, {}, str(where.path), named=True)
     if is_json(output):
@@ -101,12 +115,26 @@ def new_profile(
 
 
 def beginning(name: str, extends: str, description: str | None) -> str:
-    """Give the text of a new profile; raises `click.BadParameter` for what cannot stand in one."""
+    """Give what a new profile says; raises `click.BadParameter` for what cannot stand in one."""
     said = f"What {extends!r} says, as {name!r}." if description is None else description
     try:
         return _BEGIN.format(extends=lines.quoted(extends), description=lines.quoted(said))
     except ValueError as error:
         raise click.BadParameter(f"{error}", param_hint="'--description' / '--extends'") from None
+
+
+def offered(profile: Profile) -> str:
+    """Give the comments with which a new profile ends, by what it means so far: lines for less of it, then for more."""
+    limits = []
+    for key in _TO_HALVE:
+        now = getattr(profile.limits, key)
+        if (less := max(now // 2, _LEAST.get(key, 1))) < now:
+            line = f"# {key} = {lines.written_limit(key, less)}"
+            limits.append(f"{line:<52} # it has {lines.written_limit(key, now)}")
+    allowed = groups.rules(profile, seccomp.architecture()).allow
+    call = next((f'"!{each}",' for each in _SPARED if each in allowed), None)
+    less = "" if call is None else f"#     {call:<46} # less: a call to take away, which it can do without\n"
+    return _OFFER.format(extends=lines.quoted(profile.chain[-2]), limits="\n".join(limits), less=less)
 
 
 def save(library: Library, home: Home, name: str, text: str) -> str:

@@ -11,7 +11,7 @@ import re
 import shlex
 import signal
 import stat
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack, closing, suppress
 from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 import click
@@ -24,6 +24,7 @@ from bwrap.library import is_name
 from bwrap.lint import lint_here
 from bwrap.mounts import Kind
 from bwrap.needs import LEAST
+from bwrap.refusals import USUAL_CALLS
 from bwrap.refusals import writable as writable_line
 from bwrap.trying import Streams
 from bwrap.usage import Usage, limit_lines, measured
@@ -32,8 +33,8 @@ from spl.cli.options import common, examples
 from spl.cli.profiles.free import PIECE, Ended, run_free
 from spl.cli.profiles.new import profile_name, require_free, save
 from spl.cli.profiles.places import home_of, library_of, places_of, refusals
-from spl.cli.profiles.trial import known, pool_of, program_of, reachable, say_refused
-from spl.cli.progress import working
+from spl.cli.profiles.trial import known, pool_of, program_of, reachable, say_refused, wire
+from spl.cli.progress import end_in_order, working
 from spl.cli.text import brief, shown
 from spl.errors import HostRefused, ProfileBelowFloor, ProfileInvalid
 from spl.home import Home, locate
@@ -99,7 +100,8 @@ def trace_profile(
 
     Put `--` before the command. THE FIRST RUN IS NOT CONFINED: the command runs as you, and may do what you may. Then
     it runs confined, again and again, until no line of the draft can go: some runs for each line, a hundred at most.
-    What it does outside itself it does each time; with --no-check it runs once.
+    What it does outside itself it does each time; with --no-check it runs once. However this is ended, the command and
+    all that it has started are ended with it.
 
     It runs in `/` with PATH alone in its environment, free and confined, so give absolute paths. The free run has this
     command's input and output; the confined ones have the input if it is a file, and are held against the free one by
@@ -133,10 +135,12 @@ def trace_profile(
             kept.append(lines.limit("processes", LEAST["processes"][0]))
         # What can never be confined is not run free for nothing.
         trial.prepared(kept)
+        end_in_order()
         usage, free, seconds = run_free(tracer, words, over)
         hardening.protect()
         candidates = trial.candidates(usage, seconds)
         first, forbidden = drafting.judged(candidates, kept, adviser)
+        forbidden = [each for each in forbidden if each[0] not in map(lines.allow, USUAL_CALLS)]
         attempt = _Attempt(trial, free, tracer, pool)
         if no_check:
             draft = drafting.Draft([*kept, *(each for each in first if each not in kept)])
@@ -145,16 +149,21 @@ def trace_profile(
                 draft = drafting.draft(first, kept, adviser, attempt)
         text = trial.text(draft.lines, _remarks(draft, forbidden))
         drafted = library.draft(chosen, text)
-        path = save(library, where, chosen, text) if to_save and (no_check or draft.same) else None
+        worth = bool(draft.lines) and (no_check or draft.same)
+        path = save(library, where, chosen, text) if to_save and worth else None
     refused = [(row, adviser.on(row)) for row in draft.refused]
     base = library.load(chosen) if chosen in (*library.shipped(), *library.own()) and path is None else over
     diff = _diff(base, drafted)
     remarks = [each for each in lint_here(drafted, str(where.path)) if each.fault.file == f"{chosen}.toml"]
+    if free.status != 0:
+        _say(f"run free it ended with {free.status}: what it needs to end otherwise is not in the draft")
     _print_draft(diff, text, refused, draft, checked=not no_check)
     for each in remarks:
         _say(f"{each.severity}: {each.fault.place}: {each.fault.reason}")
     if path is not None:
         _say(f"written: {path}")
+    elif to_save and not draft.lines and (no_check or draft.same):
+        _say(f"not saved: it adds nothing to {extends!r}, which will do")
     if output == "json":
         document = {
             "object": "profile.trace",
@@ -168,7 +177,7 @@ def trace_profile(
             "remarks": [
                 {"severity": str(each.severity), "row": each.row, **each.fault.wire()} for each in remarks
             ],
-            "refused": [{**row.wire(), **advice.wire()} for row, advice in refused],
+            "refused": [wire(row, advice) for row, advice in refused],
             "status": free.status,
             "checked": not no_check,
             "same": None if no_check else draft.same,
@@ -178,9 +187,7 @@ def trace_profile(
         }
         click.echo(json.dumps(document), err=True)
     if not (no_check or draft.same):
-        if usage.reads_input and not _is_file(0):
-            _say("standard input had only the free run, and it was read: give it a file ('< FILE')")
-        _fail(command, free, attempt.ended, refused)
+        _fail(command, free, attempt.ended, refused, alone=usage.reads_input and not _is_file(0))
 
 
 class _Trial:
@@ -245,7 +252,9 @@ class _Attempt:
     def __call__(self, drafted: Sequence[Line], *, watched: bool) -> tuple[bool, list[Refused]]:
         try:
             prepared = self._trial.prepared(drafted)
-            tried, self.ended = asyncio.run(self._run(prepared, watched=watched))
+            # Closed whatever happens, for an interrupt may come before it has begun.
+            with closing(self._run(prepared, watched=watched)) as running:
+                tried, self.ended = asyncio.run(running)
         except (LayerError, ProfileError):
             if watched:
                 raise
@@ -341,7 +350,7 @@ def _remarks(draft: Draft, forbidden: Sequence[tuple[Line, Advice]]) -> list[str
         )
     for line, advice in forbidden:
         why = f"the floor forbids it ({advice.floor})" if advice.floor else brief(advice.reason, 100)
-        found.append(f"not drafted: {shown(str(line))}: {why}")
+        found.append(f"not drafted: {shown(line.told)}: {why}")
     return found
 
 
@@ -376,23 +385,34 @@ def _print_draft(
     else:
         less = "no line of it can go" if draft.smallest else "whether lines of it can go is not known"
         _say(f"it runs under this draft as it ran free, and {less}; it was run {1 + draft.runs} times")
-        if left := [row.what for row, _ in refused]:
+        if left := [row.what for row, _ in refused if row.usual is None]:
             _say(f"refused to it, and done without: {brief(', '.join(left), 240)}")
 
 
 def _fail(
-    command: Sequence[str], free: Ended, ended: Ended, refused: Sequence[tuple[Refused, Advice]]
+    command: Sequence[str],
+    free: Ended,
+    ended: Ended,
+    refused: Sequence[tuple[Refused, Advice]],
+    *,
+    alone: bool,
 ) -> NoReturn:
+    """Raise the error that says why; `alone` is whether the free run has read what no other could read again."""
     how = (
         f"it ends with {ended.status}, and free with {free.status}"
         if ended.status != free.status
         else "it writes something else to standard output"
     )
     what = f"under the draft {brief(shlex.join(command))!r} does not run as it ran free: {how}"
-    without = [row.what for row, advice in refused if advice.line is None]
-    if without:
-        what = f"{what}; no profile allows {', '.join(without)}"
-    if any(advice.floor for _, advice in refused):
+    if alone:
+        raise ProfileInvalid(
+            f"only the free run had standard input, which was read and is no file: {what}",
+            remedy="give the input as a file ('< FILE'), which each run reads anew, or say --no-check",
+        )
+    hard = [(row, advice) for row, advice in refused if advice.line is None and row.usual is None]
+    if hard:
+        what = f"{what}; no profile allows {', '.join(row.what for row, _ in hard)}"
+    if any(advice.floor for _, advice in hard):
         raise ProfileBelowFloor(
             what, remedy="have it do without: no profile lets a run have what the floor forbids"
         )

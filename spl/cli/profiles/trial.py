@@ -6,6 +6,7 @@ import asyncio
 import json
 import os
 import shutil
+from contextlib import closing
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -13,13 +14,13 @@ import click
 
 from bwrap import floor, strace, trying
 from bwrap import host as hosts
-from bwrap.advice import CONSTRUCTION, Adviser
+from bwrap.advice import CONSTRUCTION, Advice, Adviser
 from bwrap.uids import Pool
 from spl import hardening
 from spl.cli.completion import profiles
 from spl.cli.options import common, examples
 from spl.cli.profiles.places import home_of, is_socket, library_of, places_of, refusals
-from spl.cli.text import brief, shown
+from spl.cli.text import shown
 from spl.errors import CommandNotExecutable, CommandNotFound
 from spl.home import running_pid
 from spl.settings import load, uid_range
@@ -27,7 +28,6 @@ from spl.settings import load, uid_range
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from bwrap.advice import Advice
     from bwrap.host import Host
     from bwrap.plan import Places
     from bwrap.profile import Profile
@@ -88,7 +88,9 @@ def try_profile(
         words = (program_of(command[0]), *command[1:])
         tracer = None if no_trace else strace.find()
         prepared = _prepare(found, where, host, words, read_only, traced=tracer is not None)
-        tried = asyncio.run(trying.run(prepared, strace=tracer, pool=pool_of(home)))
+        # Closed whatever happens, for an interrupt may come before it has begun.
+        with closing(trying.run(prepared, strace=tracer, pool=pool_of(home))) as trial:
+            tried = asyncio.run(trial)
         places = places_of(where, hosted=host.shape is hosts.Shape.HOSTED)
         adviser = Adviser(found, library.draft, host, places)
         advised = [(row, adviser.on(row)) for row in known(tried)]
@@ -168,15 +170,21 @@ def say_refused(rows: Sequence[tuple[Refused, Advice]], say: Callable[[str], Non
         say(f"not shown, and missed by nearly every program without harm: {', '.join(usual)}")
 
 
+def wire(row: Refused, advice: Advice) -> dict[str, object]:
+    """Give a refusal by name with what lifts it; for one that is missed without harm, that there is nothing to lift."""
+    if row.usual is not None:
+        advice = Advice(None, None, "nearly every program misses it without harm")
+    return {**row.wire(), "usual": row.usual is not None, **advice.wire()}
+
+
 def remedy(advice: Advice) -> str:
     """Say what lifts a refusal, or that nothing a profile says does."""
     if advice.line is not None:
-        return f"this line allows it: {advice.line}"
+        return f"this allows it, {advice.line.told}"
     if advice.floor == CONSTRUCTION:
         return f"no line of a profile can allow it in a run: {advice.reason}"
     if advice.floor is not None:
-        why = brief(advice.reason, 110)
-        return f"no line of a profile can allow it in a run: the floor forbids it ({advice.floor}): {why}"
+        return f"no line of a profile can allow it in a run: the floor forbids it ({advice.floor}): {advice.reason}"
     return f"no line of a profile allows it: {advice.reason}"
 
 
@@ -189,7 +197,7 @@ def _print_tried(
     if tried.refused == []:
         _say("nothing was seen to be refused")
     if output == "json":
-        rows = None if tried.refused is None else [{**row.wire(), **advice.wire()} for row, advice in advised]
+        rows = None if tried.refused is None else [wire(row, advice) for row, advice in advised]
         document = {
             "object": "try",
             "profile": prepared.plan.profile,
