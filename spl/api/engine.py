@@ -5,10 +5,8 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Any, Final
 
-from starlette.responses import Response
-
 from spl.api import events
-from spl.api.streaming import HEADERS, Writer
+from spl.api.endless import Endless
 from spl.errors import SplError
 from spl.kernel.principals import ADMIN
 
@@ -17,6 +15,7 @@ if TYPE_CHECKING:
 
     from starlette.types import Receive, Scope, Send
 
+    from spl.api.endless import Writer
     from spl.api.watching import Queue, Watching
     from spl.kernel.principals import Principal
     from spl.logs import Recent
@@ -29,15 +28,13 @@ _RESTLESS: Final = frozenset({"uptime_secs"})
 """What of the health changes by itself, and is no reason to tell of it."""
 
 
-class EngineStream(Response):
+class EngineStream(Endless):
     """The engine as it is, and then each change of it, as Server-Sent Events without an end.
 
     Health and workers are looked at once a second, and told where they differ from what was told last; a line of the
     log is told at once, the newest 200 at the start. A reader that is slow is told less often, and misses lines of
     which the daemon keeps no more; their `number` says so.
     """
-
-    media_type = "text/event-stream"
 
     def __init__(
         self,
@@ -49,9 +46,7 @@ class EngineStream(Response):
         workers: Callable[[], list[Json]],
         log: Recent,
     ) -> None:
-        self.status_code = 200
-        self.background = None
-        self.init_headers(HEADERS)
+        super().__init__()
         self._watching = watching
         self._principal = principal
         self._judge = judge
@@ -66,11 +61,6 @@ class EngineStream(Response):
         """Serve the stream to its end; raises, before anything is sent, what refuses it."""
         del scope
         with self._watching.held(self._principal) as queue:
-            await send(
-                {"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers}
-            )
-            writer = Writer(send, queue)
-            leaving = asyncio.create_task(writer.until_gone(receive))
             loop = asyncio.get_running_loop()
 
             def another() -> None:
@@ -78,11 +68,10 @@ class EngineStream(Response):
 
             self._log.tell(another)
             try:
-                await self._tell(queue, writer)
+                async with self._begun(queue, receive, send) as writer:
+                    await self._tell(queue, writer)
             finally:
                 self._log.untell(another)
-                leaving.cancel()
-        await send({"type": "http.response.body", "body": b""})
 
     async def _tell(self, queue: Queue, writer: Writer) -> None:
         loop = asyncio.get_running_loop()

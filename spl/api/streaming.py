@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import asyncio
 from typing import TYPE_CHECKING, Final
 
-from starlette.responses import Response
-
 from spl.api import events
+from spl.api.endless import PIECE_BYTES, Endless
 from spl.errors import InvalidBody, Lagged, SplError
 from spl.kernel.principals import RECORDS_READ
 
@@ -17,6 +15,7 @@ if TYPE_CHECKING:
 
     from starlette.types import Receive, Scope, Send
 
+    from spl.api.endless import Writer
     from spl.api.watching import Queue, Watching
     from spl.kernel.principals import Principal
 
@@ -24,20 +23,13 @@ _PAGE_RECORDS: Final = 256
 _PAGE_BYTES: Final = 128 * 1024
 """Characters of records after which a page of the log ends: a stream holds one while its reader takes nothing."""
 
-_PIECE_BYTES: Final = 64 * 1024
-"""Bytes that are written at once: as many lie in the transport's buffer, beside as many again, when a reader stalls."""
 
-HEADERS: Final = {"cache-control": "no-store", "x-accel-buffering": "no"}
-
-
-class EventStream(Response):
+class EventStream(Endless):
     """The records of a thread, or of all threads, that a principal may read, as Server-Sent Events without an end.
 
     It begins after the sequence `position` and leaves out records whose clock is at or below `since_clock`. `judge`
     gives who the bearer is now, and raises when it is nobody any more; `turn` is held whenever the log is read.
     """
-
-    media_type = "text/event-stream"
 
     def __init__(
         self,
@@ -50,9 +42,7 @@ class EventStream(Response):
         position: int,
         since_clock: int | None,
     ) -> None:
-        self.status_code = 200
-        self.background = None
-        self.init_headers(HEADERS)
+        super().__init__()
         self._watching = watching
         self._principal = principal
         self._sees = principal.sees
@@ -67,16 +57,8 @@ class EventStream(Response):
         del scope
         await self._refuse_beyond_the_log()
         with self._watching.watched(self._principal, self._thread) as queue:
-            await send(
-                {"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers}
-            )
-            writer = Writer(send, queue)
-            leaving = asyncio.create_task(writer.until_gone(receive))
-            try:
+            async with self._begun(queue, receive, send) as writer:
                 await self._tell(queue, writer)
-            finally:
-                leaving.cancel()
-        await send({"type": "http.response.body", "body": b""})
 
     async def _refuse_beyond_the_log(self) -> None:
         # The hub is told a little after a record can be read.
@@ -149,7 +131,7 @@ class EventStream(Response):
         """Take the next events off the queue, about as many as are written at once; gives those for this stream."""
         frames: list[bytes] = []
         size = 0
-        while size < _PIECE_BYTES and (next_ := queue.take()) is not None:
+        while size < PIECE_BYTES and (next_ := queue.take()) is not None:
             # What the last page of the log held is in the queue too when it came while that was read.
             if next_.sequence <= self._position:
                 continue
@@ -187,51 +169,6 @@ class EventStream(Response):
         await writer.send(frames)
 
 
-class Writer:
-    """The way to a stream's reader, who may have `gone`."""
-
-    def __init__(self, send: Send, queue: Queue) -> None:
-        self.gone = False
-        self._send = send
-        self._queue = queue
-        self._loop = asyncio.get_running_loop()
-        self._sent_at = self._loop.time()
-
-    async def send(self, data: bytes) -> None:
-        """Write all of it as the reader takes it."""
-        for start in range(0, len(data), _PIECE_BYTES):
-            if self.gone:
-                return
-            piece = data[start : start + _PIECE_BYTES]
-            self._queue.reader_is_slow = True
-            await self._send({"type": "http.response.body", "body": piece, "more_body": True})
-            self._queue.reader_is_slow = False
-        self._sent_at = self._loop.time()
-
-    def silent_for(self, seconds: float) -> bool:
-        """Tell whether nothing has been written for so long."""
-        return self._loop.time() >= self._sent_at + seconds
-
-    async def rest(self, seconds: float) -> None:
-        """Wait until something comes, or the silence has lasted for so long."""
-        await self.rest_until(self._sent_at + seconds)
-
-    async def rest_until(self, moment: float) -> None:
-        """Wait until something comes, or until a moment of the event loop's time."""
-        try:
-            async with asyncio.timeout_at(moment):
-                await self._queue.woken.wait()
-        except TimeoutError:
-            pass
-
-    async def until_gone(self, receive: Receive) -> None:
-        """Wait until the reader has gone, and have the stream know of it."""
-        while (await receive())["type"] != "http.disconnect":
-            pass
-        self.gone = True
-        self._queue.woken.set()
-
-
 def _batches(page: list[tuple[int, bytes]]) -> Iterator[tuple[int, bytes]]:
     """Give events joined to about as much as is written at once, each with the sequence of its last."""
     frames: list[bytes] = []
@@ -239,6 +176,6 @@ def _batches(page: list[tuple[int, bytes]]) -> Iterator[tuple[int, bytes]]:
     for sequence, frame in page:
         frames.append(frame)
         size += len(frame)
-        if size >= _PIECE_BYTES or sequence == page[-1][0]:
+        if size >= PIECE_BYTES or sequence == page[-1][0]:
             yield sequence, b"".join(frames)
             frames, size = [], 0
