@@ -35,12 +35,15 @@ SILENCE: Final = 120.0
 """Seconds of an event stream's silence after which nobody is taken to be there; a daemon says so far more often."""
 
 MOST_BYTES: Final = 64 << 20
-"""Bytes of an answer, or of a line of an event stream, past which it is no daemon's."""
+"""Bytes of an answer, or of an event, past which it is no daemon's."""
 
 _LONGEST: Final = 4
 """How many times the wait for more of it a whole answer may take."""
 
 _DONE: Final = "what was asked for may have been done, or be done yet: look before asking again"
+_ASKING: Final = frozenset({"/v1/records/query", "/v1/work/loop/preview"})
+"""Posted to, and nothing is done by it."""
+
 _HANGS: Final = "it listens and does not answer: look in its log, and at what the host is doing"
 _PAGE: Final = 1000
 _PIECE: Final = 65536
@@ -87,7 +90,9 @@ class Client:
                 "the variable SPL_TOKEN is not a token: it must be visible ASCII characters"
             )
         where = _host_and_port(url)
-        if bearer is not None and not _stays_here(where[0]) and sys.stderr is not None:
+        # A shell that completes is told values and nothing else.
+        heard = sys.stderr is not None and "_SPL_COMPLETE" not in environ
+        if bearer is not None and not _stays_here(where[0]) and heard:
             sys.stderr.write(
                 "spl: warning: SPL_URL is plain HTTP to another machine, and whoever is on the way can read SPL_TOKEN: "
                 "forward the port with 'ssh -L' instead\n"
@@ -126,7 +131,8 @@ class Client:
         try:
             with self._reaching():
                 connection.connect()
-            with self._reaching(asked=None if method == "GET" else f"{method} {path}"):
+            harmless = method == "GET" or path in _ASKING
+            with self._reaching(asked=None if harmless else f"{method} {path}"):
                 status, raw = _exchange(connection, method, target, payload, headers)
         finally:
             connection.close()
@@ -180,7 +186,7 @@ class Client:
                 connection.request("GET", path, headers=headers)
                 response = connection.getresponse()
                 if response.status >= 400:
-                    raise self._refusal(response.status, response.read())
+                    raise self._refusal(response.status, _whole(response, self._deadline()))
                 if response.headers.get_content_type() != "text/event-stream":
                     raise DaemonUnreachable(f"what answers at {self.name} is no daemon: it gives no events")
                 sock.settimeout(SILENCE)
@@ -194,6 +200,9 @@ class Client:
                 yield Event(name, int(id_) if id_.isascii() and id_.isdigit() else None, self._document(data))
         finally:
             connection.close()
+
+    def _deadline(self) -> float:
+        return time.monotonic() + _LONGEST * self._timeout
 
     def _pieces(self, response: http.client.HTTPResponse) -> Iterator[bytes]:
         while piece := response.read1(_PIECE):
@@ -245,31 +254,40 @@ class Client:
 
 def _events(pieces: Iterable[bytes]) -> Iterator[tuple[str, str, str]]:
     """Read an event stream as the WHATWG's HTML standard does; gives each event's name, last id and data."""
-    name, id_, data = "", "", list[str]()
+    name, id_, data, size = "", "", list[str](), 0
     for line in _lines(pieces):
         field, _, value = line.partition(":")
         value = value.removeprefix(" ")
         if not line:
             if data:
                 yield name or "message", id_, "\n".join(data)
-            name, data = "", []
+            name, data, size = "", [], 0
         elif field == "event":
             name = value
         elif field == "data":
             data.append(value)
+            size += len(value) + 1
+            if size > MOST_BYTES:
+                raise http.client.HTTPException("its event does not end")
         elif field == "id" and "\0" not in value:
             id_ = value
 
 
 def _lines(pieces: Iterable[bytes]) -> Iterator[str]:
     """Give the lines that have ended, by CR, LF or both, without a byte order mark before the first."""
-    rest, after_cr, first = b"", False, True
+    # What has not ended yet, in pieces: a long line is looked through once.
+    rest, size, after_cr, first = list[bytes](), 0, False, True
     for piece in pieces:
         # The first half of an end has ended its line already.
         new = piece.removeprefix(b"\n") if after_cr else piece
         after_cr = piece.endswith(b"\r")
-        *lines, rest = _END.split(rest + new)
-        if len(rest) > MOST_BYTES:
+        *lines, last = _END.split(new)
+        if lines:
+            lines[0] = b"".join([*rest, lines[0]])
+            rest, size = [], 0
+        rest.append(last)
+        size += len(last)
+        if size > MOST_BYTES:
             raise http.client.HTTPException("its event does not end")
         for line in lines:
             yield (line.removeprefix(codecs.BOM_UTF8) if first else line).decode(errors="replace")

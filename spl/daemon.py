@@ -25,6 +25,7 @@ from bwrap.text import printable
 from bwrap.uids import Pool
 from spl import __version__, hardening, logs
 from spl.api.authentication import Authenticator
+from spl.api.engine import Engine
 from spl.api.listener import Listener, bind_tcp, bind_unix
 from spl.api.operator import OperatorApi
 from spl.api.watching import Watching
@@ -240,8 +241,7 @@ async def assemble(
         profiles,
         authenticator,
         watching,
-        daemon.health,
-        logs.Recent() if log is None else log,
+        Engine(daemon.health, transports.workers, logs.Recent() if log is None else log),
     )
     app = api.app(max_body_bytes=settings.max_body_bytes)
     doors = worker_app(kernel.credentials, max_body_bytes=_WORKER_BODY_BYTES)

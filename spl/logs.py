@@ -20,10 +20,16 @@ _LONGEST: Final = 8192
 
 
 class Line(NamedTuple):
-    """A line as it is kept: its number, rising by one within a daemon's life, and its fields."""
+    """A line as it is kept: its number, rising by one within a daemon's life, and its fields as JSON."""
 
     number: int
-    fields: dict[str, Any]
+    said: str
+
+    @property
+    def fields(self) -> dict[str, Any]:
+        """Give its fields."""
+        fields: dict[str, Any] = json.loads(self.said)
+        return fields
 
 
 class Recent(logging.Handler):
@@ -55,18 +61,17 @@ class Recent(logging.Handler):
         """Keep a line; see logging.Handler."""
         try:
             said = self.format(record)
-            fields = json.loads(said)
             if len(said) > _LONGEST:
-                event = str(fields.get("event"))
-                fields = {name: fields.get(name) for name in ("level", "logger", "timestamp")}
-                fields["event"] = f"{event[:200]}…"
+                fields = json.loads(said)
+                brief = {name: fields.get(name) for name in ("level", "logger", "timestamp")}
+                said = json.dumps({**brief, "event": f"{str(fields.get('event'))[:200]}…"})
             with self._guard:
                 self._number += 1
-                self._kept.append(Line(self._number, fields))
+                self._kept.append(Line(self._number, said))
+            for call in tuple(self._told):
+                call()
         except Exception:  # noqa: BLE001 - as every handler: what cannot be logged must not end the daemon
             self.handleError(record)
-        for call in tuple(self._told):
-            call()
 
 
 def configure(form: str) -> Recent:

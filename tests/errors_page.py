@@ -42,9 +42,9 @@ tail ~/.syncro/logs/daemon.log          # or the journal
 Over HTTP an error is `{"object":"error","type","code","message"}`, with the status below. On the command line it is
 `spl: CODE: what failed; what to do`. Nothing was written when one is given, except the record of a refusal.
 
-Exit statuses: 0 success, 2 usage, 10-19 the host, 20-29 the request, 30-39 a run, 40-49 the log, 50-59 the escape
-suite, 70 a fault of the daemon's own, 130 an interrupt; 126 and 127 are a shell's, for a command that could not be
-tried.
+Exit statuses: 0 success, 1 a reader that has gone or a missed goal of `spl bench`, 2 usage, 10-19 the host, 20-29 the
+request, 30-39 a run, 40-49 the log, 50-59 the escape suite, 70 a fault of the daemon's own, 130 an interrupt; 126 and
+127 are a shell's, for a command that could not be tried or traced, as 128 and a signal's number are.
 
 Made by `make docs` from spl/errors.py and tests/troubleshooting.toml.
 

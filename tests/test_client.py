@@ -200,6 +200,42 @@ def test_an_answer_without_an_end_is_given_up(
         list(client.watch(path)) if path == "/v1/watch" else client.request("GET", path)
 
 
+def test_an_event_or_a_refusal_without_an_end_is_given_up(
+    tmp_path: Path, client: Client, daemon: Daemon, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("spl.client.MOST_BYTES", 1000)
+    daemon.routes["GET /v1/watch"] = b"data: xxxxxxxxx\n" * 200
+    with pytest.raises(DaemonUnreachable, match="its event does not end"):
+        list(client.watch("/v1/watch"))
+
+    def talk(connection: socket.socket) -> None:
+        connection.recv(1000)
+        connection.sendall(b"HTTP/1.1 503 X\r\nContent-Length: 2000\r\n\r\n" + b"x" * 2000)
+
+    path = str(tmp_path / "s")
+    thread = serve_once(path, talk)
+    with pytest.raises(DaemonUnreachable, match="its answer does not end"):
+        list(Client(path).watch("/v1/watch"))
+    thread.join()
+
+
+def test_a_long_line_of_a_stream_is_looked_through_once() -> None:
+    whole = b"data: " + b"x" * 300_000
+    pieces = [whole[at : at + 7] for at in range(0, len(whole), 7)]
+    assert [data for _, _, data in _events(iter([*pieces, b"\r", b"\n\r\n"]))] == ["x" * 300_000]
+
+
+def test_a_search_and_a_preview_do_nothing_that_could_have_been_done(tmp_path: Path) -> None:
+    path = str(tmp_path / "s")
+    over = threading.Event()
+    thread = serve_once(path, lambda connection: _ignore(over.wait()))
+    with pytest.raises(DaemonUnreachable, match="no daemon answers at") as refused:
+        Client(path, timeout=0.05).request("POST", "/v1/work/loop/preview", {})
+    over.set()
+    thread.join()
+    assert "it listens and does not answer" in str(refused.value.fields["remedy"])
+
+
 def test_an_answer_that_comes_a_byte_at_a_time_is_given_up(
     client: Client, daemon: Daemon, monkeypatch: pytest.MonkeyPatch
 ) -> None:

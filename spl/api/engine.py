@@ -28,6 +28,29 @@ _RESTLESS: Final = frozenset({"uptime_secs"})
 """What of the health changes by itself, and is no reason to tell of it."""
 
 
+class Engine:
+    """What is told of the engine; for all streams together it is looked at once a second at most."""
+
+    def __init__(
+        self, health: Callable[[], Awaitable[Json]], workers: Callable[[], list[Json]], log: Recent
+    ) -> None:
+        self.health = health
+        self.log = log
+        self._workers = workers
+        self._looking = asyncio.Lock()
+        self._look_at = 0.0
+        self._seen: tuple[Json, list[Json]] = ({}, [])
+
+    async def look(self) -> tuple[Json, list[Json]]:
+        """Give the health and the workers, as they were within the last second."""
+        loop = asyncio.get_running_loop()
+        async with self._looking:
+            if loop.time() >= self._look_at:
+                self._seen = await self.health(), self._workers()
+                self._look_at = loop.time() + _LOOK_SECONDS
+            return self._seen
+
+
 class EngineStream(Endless):
     """The engine as it is, and then each change of it, as Server-Sent Events without an end.
 
@@ -41,18 +64,14 @@ class EngineStream(Endless):
         watching: Watching,
         principal: Principal,
         judge: Callable[[], Principal],
-        *,
-        health: Callable[[], Awaitable[Json]],
-        workers: Callable[[], list[Json]],
-        log: Recent,
+        engine: Engine,
     ) -> None:
         super().__init__()
         self._watching = watching
         self._principal = principal
         self._judge = judge
-        self._health = health
-        self._workers = workers
-        self._log = log
+        self._engine = engine
+        self._log = engine.log
         self._number = 0
         self._told_health: Json | None = None
         self._told_workers: list[Json] | None = None
@@ -98,12 +117,11 @@ class EngineStream(Endless):
     async def _changes(self) -> bytes:
         """Give the events of what is not as it was told last."""
         found = []
-        health = await self._health()
+        health, workers = await self._engine.look()
         lasting = {name: value for name, value in health.items() if name not in _RESTLESS}
         if lasting != self._told_health:
             self._told_health = lasting
             found.append(events.engine("health", health))
-        workers = self._workers()
         if workers != self._told_workers:
             self._told_workers = workers
             found.append(events.engine("workers", {"workers": workers}))

@@ -14,7 +14,7 @@ from starlette.responses import Response
 
 from spl.api.answers import PAGE_BYTES, JsonAnswer, error_answer, listing, record_listing, within_a_page
 from spl.api.description import rendered
-from spl.api.engine import EngineStream
+from spl.api.engine import Engine, EngineStream
 from spl.api.limits import body_limit, refuse_unread
 from spl.api.members import MembersApi
 from spl.api.operations import operations
@@ -26,7 +26,7 @@ from spl.api.watching import MOST_EACH
 from spl.errors import ActorNotCovered, NotFound, RequestsExceeded, SplError
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
+    from collections.abc import Awaitable
     from contextlib import AbstractAsyncContextManager
 
     from starlette.routing import Route
@@ -39,7 +39,6 @@ if TYPE_CHECKING:
     from spl.api.watching import Watching
     from spl.kernel.kernel import Kernel
     from spl.kernel.principals import Principal
-    from spl.logs import Recent
     from spl.records.record import Record
     from spl.transports.profiles import Profiles
     from spl.transports.starting import Transports
@@ -53,15 +52,14 @@ _SEARCH_SECONDS, _MEMBERS_SEARCH_SECONDS = 5.0, 1.0
 
 @dataclass(frozen=True)
 class OperatorApi:
-    """The handlers; `health` gives what the daemon itself knows of its state."""
+    """The handlers; `engine` has what the daemon itself knows of its state."""
 
     kernel: Kernel
     transports: Transports
     profiles: Profiles
     authenticator: Authenticator
     watching: Watching
-    health: Callable[[], Awaitable[dict[str, Any]]]
-    log: Recent
+    engine: Engine
     _turns: Turns = field(default_factory=Turns)
     _searches: Turns = field(default_factory=Turns)
     """A search may take a member's whole second: no listing waits behind those of many."""
@@ -141,7 +139,7 @@ class OperatorApi:
 
     async def engine_health(self, asked: Plain) -> Response:
         """Answer `GET /v1/engine/health`."""
-        health = await self.health()
+        health = await self.engine.health()
         whose = asked.principal.sees
         if whose is not None:
             # Why a layer does not hold, and what the backups are, is told with paths of the host.
@@ -162,12 +160,7 @@ class OperatorApi:
     async def engine_watch(self, asked: Plain) -> Response:
         """Answer `GET /v1/engine/watch`."""
         return EngineStream(
-            self.watching,
-            asked.principal,
-            lambda: self.authenticator.principal(asked.request),
-            health=self.health,
-            workers=self.transports.workers,
-            log=self.log,
+            self.watching, asked.principal, lambda: self.authenticator.principal(asked.request), self.engine
         )
 
     async def check_provider(self, asked: Asked[Query, CheckBody]) -> Response:

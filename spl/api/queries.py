@@ -99,9 +99,12 @@ class RunsQuery(Query):
     actor: Annotated[str | None, Field(description="whose runs; a member's bearer covers its own")] = None
     since: Annotated[Since, Field(description="the `sequence` of a row, exclusive")] = 0
     limit: Limit = DEFAULT
-    order: Annotated[Literal["oldest", "newest"], Field(description="`newest` goes without `since`")] = (
-        "oldest"
-    )
+    order: Annotated[
+        Literal["oldest", "newest"],
+        Field(
+            description="`newest`: of the newest `limit` runs those in the `state`; no `since`, no next page"
+        ),
+    ] = "oldest"
 
     @classmethod
     def read(cls, request: Request) -> Self:

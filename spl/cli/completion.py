@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 
 _SECONDS: Final = 1.0
 _MOST: Final = 200
+_RUNS: Final = 50
 
 # No colon either: bash takes it for the end of a word, and would put what follows there twice.
 _WORD: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.@/+-]*")
@@ -106,7 +107,7 @@ def _asked(context: click.Context, path: str, **query: object) -> list[dict[str,
 
 
 def _runs(context: click.Context, **query: object) -> Iterable[object]:
-    rows = _asked(context, "/v1/runs", order="newest", limit=_MOST, **query)
+    rows = _asked(context, "/v1/runs", order="newest", limit=_RUNS, **query)
     return (row["thread"] for row in rows)
 
 

@@ -21,7 +21,7 @@ STATUSES: Final = (
     ("2", "the command line itself is wrong"),
     ("10-59", "the error above that has this exit status"),
     ("70", "a fault of spl's own"),
-    ("126, 127", "'spl profile try' has no program to try"),
+    ("126, 127", "'spl profile try' or 'trace' has no program to run"),
     ("128-192", "a signal of the number above 128 ended the command, or the one that was tried"),
     ("130", "an interrupt, Ctrl-C; of 'spl run' also that the run was stopped by it"),
 )

@@ -21,6 +21,10 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 INTERRUPTED: Final = 130
+_LOST: Final = (
+    "mend that, and look at what was done ('spl runs list', 'spl token list') before doing it again"
+)
+_NEXT: Final = "\n    "
 
 COMMANDS: Final[Mapping[str, tuple[str, str]]] = {
     "init": ("spl.cli.instance:init", "Make the home and the operator's token."),
@@ -125,7 +129,7 @@ def commands() -> None:
 def main() -> NoReturn:
     """Run the command of this process's arguments and exit with its status."""
     invocation = Invocation()
-    if COMPLETE in os.environ:
+    if os.environ.get(COMPLETE):
         _complete()
     try:
         status = commands.main(prog_name="spl", standalone_mode=False, obj=invocation)
@@ -138,7 +142,8 @@ def main() -> NoReturn:
         _report(error, invocation.output)
         sys.exit(error.exit_status)
     except (OSError, UnicodeError) as error:
-        refused = HostRefused(_said(error))
+        lost = getattr(error, "filename", None) == "standard output"
+        refused = HostRefused(_said(error), **({"remedy": _LOST} if lost else {}))
         _report(refused, invocation.output)
         # Standard output itself may be what failed: nothing more of it is to be flushed.
         if sys.stderr is not None:
@@ -169,7 +174,9 @@ def _show(error: click.ClickException) -> None:
     error.show(file := io.StringIO())
     head, label, said = file.getvalue().partition("Error: ")
     with contextlib.suppress(OSError):
-        click.echo(f"{head}{label}{shown(said.removesuffix(chr(10)))}", err=True)
+        # Its own lists are lines that begin with a tab.
+        lines = map(shown, said.removesuffix("\n").split("\n\t"))
+        click.echo(f"{head}{label}{_NEXT.join(lines)}", err=True)
 
 
 def _fail(error: SplError, invocation: Invocation) -> NoReturn:

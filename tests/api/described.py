@@ -26,7 +26,7 @@ NOWHERE = {(401, "UNAUTHENTICATED"), (401, "TOKEN_REVOKED"), (404, "NOT_FOUND"),
 @functools.cache
 def operations() -> list[Operation]:
     """Give the table, of handlers that can answer nothing."""
-    return OperatorApi(*[cast("Any", None)] * 7).operations()
+    return OperatorApi(*[cast("Any", None)] * 6).operations()
 
 
 @functools.cache

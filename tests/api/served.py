@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from bwrap.errors import LayerError
 from bwrap.library import Library
 from spl.api.authentication import Authenticator
+from spl.api.engine import Engine
 from spl.api.listener import Listener, bind_tcp, bind_unix
 from spl.api.operator import OperatorApi
 from spl.api.watching import MOST, MOST_EACH, Watching
@@ -285,7 +286,8 @@ async def serving(
         log.setFormatter(logging.Formatter('{"event":"%(message)s","level":"%(levelname)s"}'))
         home = Home.open(folder / "home", create=True)
         daemon = Daemon(home, 0, here.kernel, "", transports, Backups(home, 0), began=time.monotonic())
-        api = OperatorApi(here.kernel, transports, profiles, authenticator, watching, daemon.health, log)
+        engine = Engine(daemon.health, transports.workers, log)
+        api = OperatorApi(here.kernel, transports, profiles, authenticator, watching, engine)
         app = api.app(max_body_bytes=LIMIT)
         doors = worker_app(here.kernel.credentials, max_body_bytes=worker_limit)
         tcp = bind_tcp("127.0.0.1", 0)

@@ -153,7 +153,7 @@ def test_the_description_is_what_is_answered_and_tells_nothing_of_the_instance(t
 
 
 def test_what_the_application_answers_and_what_is_described_are_the_same() -> None:
-    api = OperatorApi(*[cast("Any", None)] * 7)
+    api = OperatorApi(*[cast("Any", None)] * 6)
     methods = {"get", "put", "post", "delete", "patch", "options", "head", "trace"}
     assert {
         (method, path) for path, item in DOCUMENT["paths"].items() for method in item if method in methods

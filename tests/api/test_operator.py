@@ -668,7 +668,7 @@ def test_of_members_listings_one_is_made_at_a_time_and_the_operators_waits_for_n
                     going -= 1
 
             monkeypatch.setattr(here.store, "select", gated)
-            api: Any = OperatorApi(here.kernel, *[None] * 6)  # type: ignore[arg-type]
+            api: Any = OperatorApi(here.kernel, *[None] * 5)  # type: ignore[arg-type]
             asked = [api._listing(whose, 0, 10, thread=None) for whose in (*[MIA, NED] * 6, ADMINISTRATOR)]
             listings = [asyncio.create_task(each) for each in asked]
             # Each has come as far as it may by the time that a task made after all of them has had its turn.

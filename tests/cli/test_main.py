@@ -124,6 +124,14 @@ def test_what_was_typed_cannot_steer_the_terminal_when_it_is_quoted(spl: Spl, ty
     assert [each for each in refused.stderr if not each.isprintable() and each != "\n"] == []
 
 
+def test_the_list_of_what_may_be_chosen_keeps_its_lines(spl: Spl) -> None:
+    assert spl("completion").stderr.endswith("Choose from:\n    bash,\n    zsh,\n    fish\n")
+
+
+def test_an_empty_word_of_completion_asks_for_none(spl: Spl) -> None:
+    assert spl("runs", "show", "nope", _SPL_COMPLETE="").returncode == errors.DaemonUnreachable.exit_status
+
+
 @pytest.mark.parametrize("number", ["nan", "inf", "-inf"])
 def test_what_is_no_number_is_wrong_usage_before_anything_is_done(spl: Spl, number: str) -> None:
     assert spl("stop", f"--timeout={number}").returncode == 2

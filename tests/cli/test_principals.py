@@ -207,3 +207,5 @@ def test_a_token_that_cannot_be_printed_stands_in_no_error(daemon: Daemon, envir
         )  # fmt: skip
     assert ended.returncode != 0
     assert SECRET not in ended.stderr
+    # There is such a token now: another would be a second.
+    assert "look at what was done" in ended.stderr
