@@ -93,9 +93,7 @@ def explained(profile: Profile, plan: Plan | None, worker: Profile, home: str, l
         if plan is None
         else [{**term._asdict(), "total": term.total} for term in plan.worst_case_terms if term.total],
         "deviations": [each.wire() for each in deviations],
-        "remarks": [
-            {"severity": str(each.severity), "row": each.row, **each.fault.wire()} for each in remarks
-        ],
+        "remarks": [each.wire() for each in remarks],
         "sections": [section._asdict() for section in sections],
     }
 

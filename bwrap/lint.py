@@ -39,6 +39,10 @@ class Remark:
     row: str
     fault: ProfileError
 
+    def wire(self) -> dict[str, object]:
+        """Give it by name, with the fault's own names beside its."""
+        return {"severity": str(self.severity), "row": self.row, **self.fault.wire()}
+
 
 def lint(profile: Profile) -> list[Remark]:
     """Give the errors, then every breach of the floor, then the warnings; raises what `needs.missing` does."""

@@ -74,11 +74,7 @@ def described(profile: Profile, plan: Plan | None = None) -> dict[str, Any]:
                 {"row": each.row.name, "layer": each.row.layer, **each.fault.wire()} for each in breaches
             ],
         },
-        "remarks": [
-            {"severity": str(each.severity), "row": each.row, **each.fault.wire()}
-            for each in lint(profile)
-            if each.severity is not Severity.BREACH
-        ],
+        "remarks": [each.wire() for each in lint(profile) if each.severity is not Severity.BREACH],
     }
     return document if plan is None else {**document, **rendered(profile, plan)}
 

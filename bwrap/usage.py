@@ -1,7 +1,8 @@
 """What a command did when nothing confined it, as strace(1) tells it: all that a profile would have to allow.
 
-The trace is read as `bwrap.refusals` reads one: a line counts only when it reads as strace writes it. What is kept is
-bounded, whatever the command makes up.
+The trace is read as `bwrap.refusals` reads one: a line counts only when it reads as strace writes it. Whatever the
+command makes up, what is kept is bounded: so many paths and lines, and a folder and two numbers for each task that
+lives.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ _MOST = 4096
 """Different paths and different lines that are kept."""
 
 _PID = re.compile(r"(\d+) +")
+_OVER = re.compile(r"\+\+\+ (?:exited with|killed by|superseded by execve in pid (\d+)) ?")
 _AT_HERE = "AT_FDCWD"
 # Which argument is the path, and which are flags of open(2), if there are any.
 _OPENS = {"open": (0, 1), "openat": (1, 2), "openat2": (1, None), "creat": (0, None)}
@@ -49,8 +51,9 @@ class Usage:
 
     `refused` are the lines for the calls it made that some rules refuse; `opened` the paths it read, each once;
     `changed` those it made, wrote to or removed; `open_files` the most it had open, as their numbers tell; `mapped`
-    the most bytes of addresses that one process had, which is what RLIMIT_AS counts (getrlimit(2)); `reads_input`
-    whether anything was read from standard input.
+    the most bytes of addresses that one task had, what it began with included, which is what RLIMIT_AS counts
+    (getrlimit(2)), but that what several threads map after their start is not added up; `reads_input` whether anything
+    was read from standard input.
     """
 
     def __init__(self, rules: Rules) -> None:
@@ -59,6 +62,8 @@ class Usage:
         self._here: dict[str, str | None] = {}
         self._sizes: dict[str, int] = {}
         self._breaks: dict[str, int] = {}
+        self._made: set[str] = set()
+        self._over: set[str] = set()
         self._refused: dict[Line, None] = {}
         self._opened: dict[str, None] = {}
         self._changed: dict[str, None] = {}
@@ -83,6 +88,9 @@ class Usage:
     def take(self, text: str) -> None:
         """Take one line in; one that does not read as strace's is no line of a trace."""
         pid = match[1] if (match := _PID.match(text)) else ""
+        if over := _OVER.match(text, match.end() if match else 0):
+            self._forget(over[1] or pid)
+            return
         call = read(text[match.end() :] if match else text)
         if call is None or call.failed == "ENOSYS":
             return
@@ -91,6 +99,15 @@ class Usage:
             self._follow(pid, call)
             self._measure(pid, call)
             self._note_paths(pid, call)
+
+    def _forget(self, pid: str) -> None:
+        """Let go of a task that is over; the call that made it may be told of only now, and then makes none."""
+        if pid in self._made:
+            self._made.discard(pid)
+        elif len(self._over) < _MOST:
+            self._over.add(pid)
+        for kept in (self._here, self._sizes, self._breaks):
+            kept.pop(pid, None)
 
     def _judge(self, call: Call) -> None:
         condition = self._rules.when.get(call.name)
@@ -110,7 +127,18 @@ class Usage:
         elif call.name == "fchdir":
             self._here[pid] = None
         elif call.name in _TASKS and call.result:
-            self._here[call.result] = self._here.get(pid, "/")
+            self._begin(pid, call.result)
+
+    def _begin(self, pid: str, child: str) -> None:
+        """Give a new task what its parent has, unless its own first lines came before, and say more of it."""
+        if child in self._over:
+            self._over.discard(child)
+            return
+        self._made.add(child)
+        self._here.setdefault(child, self._here.get(pid, "/"))
+        self._sizes.setdefault(child, self._sizes.get(pid, 0))
+        if pid in self._breaks:
+            self._breaks.setdefault(child, self._breaks[pid])
 
     def _measure(self, pid: str, call: Call) -> None:
         if call.name in _DESCRIPTORS and (call.result or "").isdigit():

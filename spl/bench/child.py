@@ -1,7 +1,8 @@
 """The helper, in a process of its own: a daemon whose workers time their verdicts, and what needs its event loop.
 
 Started with a home that it makes, it says what the host is in one line once it serves. Each line of JSON on standard
-input, `{"do": ...}`, is answered by one; it ends with its standard input, or on SIGTERM.
+input, `{"do": ...}`, is answered by one; it ends with its standard input, or on SIGTERM, and lets go of what it
+works at.
 """
 
 from __future__ import annotations
@@ -60,19 +61,23 @@ async def _serve(home: str) -> None:
             lambda: asyncio.StreamReaderProtocol(reader), sys.stdin
         )
         ended = asyncio.create_task(stopping.wait())
+        asked = asyncio.create_task(reader.readline())
         while not stopping.is_set():
-            asked = asyncio.create_task(reader.readline())
             await asyncio.wait((asked, ended), return_when=asyncio.FIRST_COMPLETED)
             if not asked.done() or not asked.result():
-                asked.cancel()
                 break
             doing = asyncio.create_task(_do(json.loads(asked.result()), launches))
-            await asyncio.wait((doing, ended), return_when=asyncio.FIRST_COMPLETED)
+            asked = asyncio.create_task(reader.readline())
+            await asyncio.wait((doing, ended, asked), return_when=asyncio.FIRST_COMPLETED)
+            if asked.done() and asked.result():
+                # Asked ahead, which is no end of the input.
+                await asyncio.wait((doing, ended), return_when=asyncio.FIRST_COMPLETED)
             if not doing.done():
                 doing.cancel()
                 await asyncio.wait((doing,))
                 break
             _tell(doing.result())
+        asked.cancel()
         ended.cancel()
 
 

@@ -14,6 +14,7 @@ import time
 from typing import IO, TYPE_CHECKING, Any, Final
 
 from spl.client import Client
+from spl.decisions import decide
 from spl.errors import HostRefused
 
 if TYPE_CHECKING:
@@ -108,9 +109,7 @@ class Daemon:
 
     def set_transport(self, transport: str) -> None:
         """Have the operator's runs from now on be `sandboxed` or `in_process`."""
-        body = {"kind": "core.engine.config.v1", "topic": "work_loop_transport", "transport": transport}
-        where = {"thread": "th_engine_config", "actor": "did:sync:system:engine", "act": "LEARN"}
-        self.client.request("POST", "/v1/records", {**where, "body": body})
+        decide(self.client, {"topic": "work_loop_transport", "transport": transport})
 
     def health(self) -> Json:
         """Give its health."""

@@ -108,6 +108,11 @@ def percentile(samples: Sequence[float], percent: int) -> float:
     return sorted(samples)[max(0, math.ceil(len(samples) * percent / 100) - 1)]
 
 
+def shown_name(name: str, goal: Goal, many: str) -> str:
+    """Give the name under which a row is shown: over another log than the long one it bears that one's length."""
+    return name if "{many}" not in goal.what or many == MILLION else f"{name}-{many}"
+
+
 def row(name: str, goal: Goal, measured: Measured | None, *, many: str) -> Json:
     """Give a row as the document has it; one that could not be measured has no value, and neither met nor missed."""
     ratio = None
@@ -122,7 +127,7 @@ def row(name: str, goal: Goal, measured: Measured | None, *, many: str) -> Json:
         met = met and (measured is None or measured.short is None)
     reason = goal.reason if measured is None else measured.short or measured.note
     return {
-        "name": f"{name}{'' if '{many}' not in goal.what or many == MILLION else f'-{many}'}",
+        "name": shown_name(name, goal, many),
         "what": goal.what.format(many=many),
         "value": _rounded(None if measured is None else measured.value),
         "unit": goal.unit,

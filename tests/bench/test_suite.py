@@ -179,3 +179,16 @@ def test_only_what_every_run_proposed_at_once_counts() -> None:
     assert suite._at_once([early, late]) == [[10.0, 10.0], [10.0, 10.0]]
     with pytest.raises(HostRefused, match="did not propose at once"):
         suite._at_once([early, {**late, "began": 41_000_000, "ended": 81_000_000}])
+
+
+def test_a_quick_row_is_known_by_the_name_under_which_it_is_shown(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[str] = []
+
+    def run(only: Sequence[str], **_: object) -> None:
+        asked.extend(only)
+        raise HostRefused("nothing is measured")
+
+    monkeypatch.setattr(suite, "run", run)
+    with pytest.raises(HostRefused):
+        raise _invoke("--quick", "--only", "thread-page-10^4", "--only", "thread-page").exception
+    assert asked == ["thread-page", "thread-page"]

@@ -118,6 +118,39 @@ def test_what_was_taken_of_each_limit_is_measured() -> None:
     assert limit_lines(measured(used(), 0.1), WORKER.limits) == []
 
 
+def test_a_child_begins_with_what_its_parent_has_mapped() -> None:
+    usage = used(
+        "brk(NULL) = 0x1000", "mmap(NULL, 1048576, 0x3, 0x22, -1, 0) = 0x7f0000000000", "fork() = 78"
+    )
+    usage.take("78 brk(0x3000) = 0x3000")
+    assert usage.mapped == (1 << 20) + 0x2000
+
+
+@pytest.mark.parametrize("end", ["+++ exited with 0 +++", "+++ killed by SIGKILL +++"])
+@pytest.mark.parametrize("told_late", [False, True])
+def test_of_a_task_that_is_over_nothing_is_kept(end: str, told_late: bool) -> None:
+    usage = used("clone(child_stack=NULL, flags=0x11) = 78")
+    usage.take("78 +++ exited with 0 +++")
+    before = _kept(usage)
+    for pid in map(str, range(1000, 1100)):
+        started = f"77 clone(child_stack=NULL, flags=0x11) = {pid}"
+        life = [f'{pid} chdir("/x") = 0', f"{pid} brk(NULL) = 0x1000", f"{pid} {end}"]
+        for line in [*life, started] if told_late else [started, *life]:
+            usage.take(line)
+    assert _kept(usage) == before
+
+
+def test_a_thread_that_takes_its_leaders_place_is_over() -> None:
+    usage = used("clone(child_stack=0x7f, flags=0x50f00) = 78")
+    before = _kept(usage)
+    usage.take("77 +++ superseded by execve in pid 78 +++")
+    assert _kept(usage) == before - 3
+
+
+def _kept(usage: Usage) -> int:
+    return sum(len(kept) for kept in (usage._here, usage._sizes, usage._breaks, usage._made, usage._over))
+
+
 def test_names_that_a_command_makes_up_fill_no_memory() -> None:
     usage = used(*(f'openat(-100 /* AT_FDCWD */, "/{number}", 0) = 3' for number in range(5000)))
     assert len(usage.opened) == 4096

@@ -179,3 +179,14 @@ def test_a_new_profile_upon_one_that_is_not_there_is_refused_and_not_written(spl
     assert refused.returncode == errors.ProfileInvalid.exit_status
     assert "did you mean 'worker'?" in refused.stderr
     assert os.listdir(home.profiles) == []
+
+
+@pytest.mark.parametrize("words", [["new", "mine"], ["trace", "--save", "--", "true"]])
+def test_nothing_is_written_into_a_home_when_spl_url_names_a_daemon_elsewhere(
+    spl: Spl, home: Home, words: list[str]
+) -> None:
+    ended = spl("profile", *words, SPL_URL="http://127.0.0.1:1")
+    assert ended.returncode == errors.SettingsInvalid.exit_status
+    assert "give --home" in ended.stderr
+    assert list(home.profiles.iterdir()) == []
+    assert spl("profile", "show", "worker", SPL_URL="http://127.0.0.1:1").returncode == 0

@@ -13,6 +13,7 @@ from typing import IO, TYPE_CHECKING
 import pytest
 
 from spl import errors
+from spl.home import login
 from tests.end_to_end.daemon import SECONDS, wait_until_gone
 from tests.end_to_end.test_profile_commands import PYTHON, attempt, told
 
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     from tests.end_to_end.daemon import Json, Shape
 
 FREE = {"PATH": "/usr/bin"}
+UNCONFINED = f"spl: profile trace: running it free, NOT confined, as {login()}"
 TWO_LINES = "import os; print(os.uname().machine, open('/etc/hostname').read())"
 
 
@@ -173,8 +175,67 @@ def test_however_a_trace_is_ended_nothing_of_its_free_run_goes_on(
                     signal.pidfd_send_signal(pidfd, signal.SIGKILL)
                 os.close(pidfd)
         # strace cannot say that nobody reads its trace when this is killed and it is not.
-        assert number == signal.SIGKILL or process.stderr.read().strip() == ""
+        assert number == signal.SIGKILL or process.stderr.read().strip() == UNCONFINED
     assert {name for name in set(os.listdir("/tmp")) - before if name.startswith("spl-")} == set()
+
+
+UNTRACED = """
+import ctypes, os, platform, signal
+CLONE_UNTRACED = 0x00800000
+number = {"x86_64": 56, "aarch64": 220}[platform.machine()]
+if ctypes.CDLL(None).syscall(number, CLONE_UNTRACED | signal.SIGCHLD, 0, 0, 0, 0) == 0:
+    os.setsid()
+print(os.getpid(), flush=True)
+signal.signal(signal.SIGTERM, signal.SIG_IGN)
+signal.pause()
+"""
+
+
+@pytest.mark.parametrize(
+    ("first", "number"),
+    [
+        ("strace", signal.SIGTERM),
+        ("keeper", signal.SIGTERM),
+        (None, signal.SIGTERM),
+        (None, signal.SIGKILL),
+    ],
+)
+def test_nothing_of_a_free_run_goes_on_when_strace_or_its_keeper_is_killed_or_has_not_seen_it_begin(
+    hosted: Shape, home: Path, first: str | None, number: signal.Signals
+) -> None:
+    with subprocess.Popen(
+        hosted.spl("profile", "trace", "--no-check", "--home", str(home), "--", PYTHON, "-I", "-S", "-c", UNTRACED),
+        env=dict(hosted.environment), cwd="/", stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True,
+    ) as process:  # fmt: skip
+        assert process.stdout is not None
+        pids = [int(process.stdout.readline()) for _ in range(2)]
+        tracers = {pid: int(_status(pid)["TracerPid"]) for pid in pids}
+        assert sorted(map(bool, tracers.values())) == [False, True]
+        strace = max(tracers.values())
+        pidfds = [os.pidfd_open(pid) for pid in pids]
+        try:
+            if first == "strace":
+                os.kill(strace, signal.SIGKILL)
+            elif first == "keeper":
+                os.kill(int(_status(strace)["PPid"]), signal.SIGKILL)
+            else:
+                process.send_signal(number)
+            for pid, pidfd in zip(pids, pidfds, strict=True):
+                wait_until_gone(pid, pidfd)
+            process.send_signal(number)
+            process.wait(SECONDS)
+        finally:
+            process.kill()
+            for pidfd in pidfds:
+                with suppress(ProcessLookupError):
+                    signal.pidfd_send_signal(pidfd, signal.SIGKILL)
+                os.close(pidfd)
+
+
+def _status(pid: int) -> dict[str, str]:
+    lines = Path(f"/proc/{pid}/status").read_text(encoding="utf-8", errors="replace").splitlines()
+    return {name: value.strip() for name, _, value in (line.partition(":") for line in lines)}
 
 
 @pytest.mark.one_shape

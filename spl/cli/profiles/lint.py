@@ -8,7 +8,7 @@ import click
 
 from bwrap.errors import ProfileError
 from bwrap.library import Library, UnknownProfile
-from bwrap.lint import Severity, lint_here
+from bwrap.lint import Remark, Severity, lint_here
 from spl.cli.completion import profiles
 from spl.cli.options import common, examples
 from spl.cli.output import is_json, print_json, print_line
@@ -68,20 +68,16 @@ def remarks_on(
     library: Library, name: str, strays: Mapping[str, ProfileError], home: str, *, named: bool
 ) -> list[Json]:
     """Give every remark on a profile; that it cannot be used is one, and that a file bears its name in vain."""
-    found = [(str(Severity.ERROR), "", strays[name])] if name in strays else []
+    found = [Remark(Severity.ERROR, "", strays[name])] if name in strays else []
     # `base` is not judged when nobody asked for it.
     if named or name != _BASE:
         try:
-            found += [
-                (str(each.severity), each.row, each.fault) for each in lint_here(library.load(name), home)
-            ]
+            found += lint_here(library.load(name), home)
         except ProfileError as error:
             if isinstance(error, UnknownProfile) and name not in library.own():
                 raise
-            found.append((str(Severity.ERROR), "", error))
-    return [
-        {"profile": name, "severity": severity, "row": row, **fault.wire()} for severity, row, fault in found
-    ]
+            found.append(Remark(Severity.ERROR, "", error))
+    return [{"profile": name, **each.wire()} for each in found]
 
 
 def print_remark(remark: Json) -> None:

@@ -16,14 +16,14 @@ from spl.cli.completion import profiles
 from spl.cli.options import common, examples
 from spl.cli.output import is_json, print_json, print_line
 from spl.cli.profiles.lint import count, print_remark, remarks_on
-from spl.cli.profiles.places import library_of, refusals
+from spl.cli.profiles.places import home_to_write, library_of, refusals
 from spl.cli.text import shown
 from spl.errors import HostRefused, ProfileExists
-from spl.home import Home, locate
 
 if TYPE_CHECKING:
     from bwrap.library import Library
     from bwrap.profile import Profile
+    from spl.home import Home
 
     Json = dict[str, Any]
 
@@ -96,7 +96,7 @@ def new_profile(
     """
     with refusals():
         head = beginning(name, extends, description)
-        where = Home.open(locate(home, os.environ), create=True)
+        where = home_to_write(home)
         library = library_of(where)
         require_free(library, where, name)
         text = head + offered(library.draft(name, head, str(where.profiles / f"{name}.toml")))

@@ -18,7 +18,7 @@ from bwrap import host as hosts
 from bwrap.errors import ConfinementError, LayerError, ProfileError
 from bwrap.library import SHIPPED, Library, UnknownProfile
 from bwrap.plan import Places, resolve
-from spl.errors import DaemonUnreachable, IsolationUnavailable, NotFound, ProfileInvalid
+from spl.errors import DaemonUnreachable, IsolationUnavailable, NotFound, ProfileInvalid, SettingsInvalid
 from spl.home import Home, locate
 
 if TYPE_CHECKING:
@@ -35,6 +35,15 @@ def home_of(flag: str | None) -> Home:
         return Home.open(path, create=False)
     except DaemonUnreachable:
         return Home(Path(os.path.realpath(path)))
+
+
+def home_to_write(flag: str | None) -> Home:
+    """Give the home to put a profile into, made if need be; never one beside a daemon that SPL_URL names elsewhere."""
+    if flag is None and os.environ.get("SPL_URL"):
+        raise SettingsInvalid(
+            "a profile is written into a home and SPL_URL names a daemon by address: give --home"
+        )
+    return Home.open(locate(flag, os.environ), create=True)
 
 
 def library_of(home: Home) -> Library:

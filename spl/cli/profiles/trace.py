@@ -32,12 +32,12 @@ from spl import hardening
 from spl.cli.options import common, examples
 from spl.cli.profiles.free import PIECE, Ended, run_free
 from spl.cli.profiles.new import profile_name, require_free, save
-from spl.cli.profiles.places import home_of, library_of, places_of, refusals
+from spl.cli.profiles.places import home_of, home_to_write, library_of, places_of, refusals
 from spl.cli.profiles.trial import known, pool_of, program_of, reachable, say_refused, wire
 from spl.cli.progress import end_in_order, working
 from spl.cli.text import brief, shown
 from spl.errors import HostRefused, ProfileBelowFloor, ProfileInvalid
-from spl.home import Home, locate
+from spl.home import login
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -52,6 +52,7 @@ if TYPE_CHECKING:
     from bwrap.refusals import Refused
     from bwrap.seccomp import Filter, Rules
     from bwrap.uids import Pool
+    from spl.home import Home
 
     Json = dict[str, Any]
 
@@ -62,7 +63,7 @@ _CALLED_OFF: Final = frozenset(
 
 @click.command(
     "trace",
-    short_help="Draft the smallest profile under which a command runs.",
+    short_help="Run a command free, and draft the smallest profile for it.",
     epilog=examples(
         "spl profile trace -- uname -a",
         "spl profile trace --name greeter --save -- python3 -c 'import platform; print(platform.node())'",
@@ -100,8 +101,9 @@ def trace_profile(
 
     Put `--` before the command. THE FIRST RUN IS NOT CONFINED: the command runs as you, and may do what you may. Then
     it runs confined, again and again, until no line of the draft can go: some runs for each line, a hundred at most.
-    What it does outside itself it does each time; with --no-check it runs once. However this is ended, the command and
-    all that it has started are ended with it.
+    What it does outside itself it does in the free run; with --no-check that is the only one. However this is ended,
+    the command and all that descends from it are ended with it, but for what has become another user's; what it has
+    asked others to start (systemd, at, a container's daemon) goes on.
 
     It runs in `/` with PATH alone in its environment, free and confined, so give absolute paths. The free run has this
     command's input and output; the confined ones have the input if it is a file, and are held against the free one by
@@ -110,7 +112,7 @@ def trace_profile(
     the last line there, before an error. It succeeds when the command runs under the draft as it ran free.
     """
     with refusals():
-        where = Home.open(locate(home, os.environ), create=True) if to_save else home_of(home)
+        where = home_to_write(home) if to_save else home_of(home)
         library = library_of(where)
         over = library.load(extends)
         host = hosts.examine()
@@ -136,6 +138,7 @@ def trace_profile(
         # What can never be confined is not run free for nothing.
         trial.prepared(kept)
         end_in_order()
+        _say(f"running it free, NOT confined, as {login()}")
         usage, free, seconds = run_free(tracer, words, over)
         hardening.protect()
         candidates = trial.candidates(usage, seconds)
@@ -174,9 +177,7 @@ def trace_profile(
             "against": base.name,
             "diff": diff,
             "not_drafted": [{"wanted": str(line), **advice.wire()} for line, advice in forbidden],
-            "remarks": [
-                {"severity": str(each.severity), "row": each.row, **each.fault.wire()} for each in remarks
-            ],
+            "remarks": [each.wire() for each in remarks],
             "refused": [wire(row, advice) for row, advice in refused],
             "status": free.status,
             "checked": not no_check,
