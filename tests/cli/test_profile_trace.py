@@ -60,7 +60,7 @@ def test_the_kernel_is_to_kill_what_strace_leaves_where_this_strace_can_say_so(
 INTERRUPTED = """
 import os, signal, sh
 from bwrap.library import Library
-from spl.cli.profiles import free
+from spl.cli.profiles import free, keeper
 
 class Command(sh.Command):
     def __call__(self, *words, **options):
@@ -73,7 +73,7 @@ sh.Command = Command
 try:
     free.run_free(WORDS[0], WORDS[1:], Library().load("worker"))
 except KeyboardInterrupt:
-    print("interrupted", [] == free._children(os.getpid()))
+    print("interrupted", [] == keeper._children(os.getpid()))
 """
 
 
