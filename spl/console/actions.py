@@ -75,8 +75,12 @@ class SetTransport:
         """What speaks against it."""
         if self.transport != "in_process":
             return ""
-        whose = "Work of people and agents that are not you" if self.members else "Your own runs"
-        return f"{whose} would run inside the daemon itself: no layer would confine it."
+        if self.members:
+            return (
+                "Work of people and agents that are not you would run inside the daemon itself: no layer would "
+                "confine it."
+            )
+        return "Your own runs would take place inside the daemon itself: no layer would confine them."
 
     @property
     def doing(self) -> str:

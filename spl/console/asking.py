@@ -13,6 +13,7 @@ from spl.console.text import LINE, taken
 
 if TYPE_CHECKING:
     from spl.console.dialogs import Dialog
+    from spl.console.view import View
 
 
 def as_typed(text: str) -> str:
@@ -20,8 +21,23 @@ def as_typed(text: str) -> str:
     return taken(text[-LINE:])
 
 
-def drawn(dialog: Dialog, width: int, height: int, behind: list[Text]) -> list[Text]:
-    """Give a dialog over the screen behind it; the filter takes its last line alone."""
+def hint(dialog: Dialog) -> str:
+    """Give the keys that a dialog takes."""
+    match dialog:
+        case Typing():
+            return "enter keeps the filter  esc clears it  ctrl-u begins anew"
+        case Reading():
+            return "j k PgUp PgDn home end move  any other key goes back"
+        case Confirm():
+            return "y does it  n esc changes nothing  j k move"
+        case Choose():
+            return "j k move  enter takes it  esc changes nothing"
+        case Form():
+            return "tab arrows move  enter goes on  esc gives up"
+
+
+def drawn(view: View, dialog: Dialog, width: int, height: int, behind: list[Text]) -> list[Text]:
+    """Give a dialog over the screen behind it, and note how far it can be moved in; the filter takes one line alone."""
     inside = max(1, width - 4)
     match dialog:
         case Typing():
@@ -33,9 +49,9 @@ def drawn(dialog: Dialog, width: int, height: int, behind: list[Text]) -> list[T
             behind = behind[: height - 1]
             return [*behind, *[Text("", end="")] * (height - 1 - len(behind)), asked]
         case Reading():
-            return _reading(dialog, width, height, inside)
+            return _reading(view, dialog, width, height, inside)
         case Confirm():
-            return boxed(width, height, dialog.action.title, _confirm(dialog, inside, height - 2), WARN)
+            return boxed(width, height, dialog.action.title, _confirm(view, dialog, inside, height - 2), WARN)
         case Choose():
             return boxed(width, height, dialog.title, _choose(dialog, inside, max(1, height - 3)))
         case Form():
@@ -44,32 +60,45 @@ def drawn(dialog: Dialog, width: int, height: int, behind: list[Text]) -> list[T
             )
 
 
-def _reading(dialog: Reading, width: int, height: int, inside: int) -> list[Text]:
+def _reading(view: View, dialog: Reading, width: int, height: int, inside: int) -> list[Text]:
     folded = [each for said in dialog.lines for each in wrapped(inside, said)]
-    room = max(1, height - 3)
-    top = min(dialog.top, max(0, len(folded) - room))
-    more = f"lines {top + 1} to {min(top + room, len(folded))} of {len(folded)}; any other key goes back"
-    return boxed(width, height, dialog.title, [*folded[top : top + room], line(inside, Cell(more, DIM))])
+    seen, where = _part(view, folded, dialog.top, max(1, height - 3))
+    return boxed(width, height, dialog.title, [*seen, line(inside, Cell(where, DIM))])
 
 
-def _confirm(dialog: Confirm, inside: int, room: int) -> list[Text]:
+def _part(view: View, folded: list[Text], top: int, room: int) -> tuple[list[Text], str]:
+    """Give as many lines from `top` on as there is room for, and which of how many they are."""
+    view.last_top = max(0, len(folded) - room)
+    top = min(top, view.last_top)
+    seen = folded[top : top + room]
+    return seen, f"lines {top + 1} to {top + len(seen)} of {len(folded)}"
+
+
+def _confirm(view: View, dialog: Confirm, inside: int, room: int) -> list[Text]:
     action = dialog.action
     warned = wrapped(inside, f"WARNING: {action.warning}", BAD) if action.warning else []
     asked = line(inside, Cell("y", STRONG), " does it, ", Cell("n", STRONG), " or Esc changes nothing")
     said = [each for text in told(action) for each in wrapped(inside, text)]
     means = [each for text in action.means for each in wrapped(inside, text, DIM)]
-    # Where there is no room for all, the question and the warning are what stays.
+    # Where there is no room for all, the question and the warning are what stays, and the rest can be moved in.
     left = max(0, room - 1 - len(warned))
-    return [*[*said, *means][:left], *warned[: max(0, room - 1)], asked]
+    seen, where = _part(view, [*said, *means], dialog.top, left)
+    if view.last_top and left:
+        asked = line(inside, f"{where}; ", asked)
+    return [*seen, *warned[: max(0, room - 1)], asked]
 
 
 def _choose(dialog: Choose, inside: int, room: int) -> list[Text]:
     first = max(0, min(dialog.index - room // 2, len(dialog.options) - room))
     rows = [
-        line(inside, said, style=SELECTED if at == dialog.index else "")
-        for at, (said, _) in enumerate(dialog.options)
+        line(
+            inside, Cell(each.said, DIM if each.barred else ""), style=SELECTED if at == dialog.index else ""
+        )
+        for at, each in enumerate(dialog.options)
     ]
-    return [*rows[first : first + room], line(inside, Cell("Enter takes it, Esc changes nothing", DIM))]
+    where = f"{dialog.index + 1} of {len(rows)}"
+    last = Cell(f"it can't be chosen: {dialog.note}", BAD) if dialog.note else Cell(where, DIM)
+    return [*rows[first : first + room], line(inside, last)]
 
 
 def _form(dialog: Form, inside: int) -> list[Text]:
@@ -97,7 +126,6 @@ def _form(dialog: Form, inside: int) -> list[Text]:
     for said in dialog.errors:
         rows += wrapped(inside, said, BAD)
     rows.append(line(inside, Cell('CEL over resource ("tool:NAME"), args, actor, tier, transport, run', DIM)))
-    rows.append(line(inside, Cell("Tab and arrows move, Enter goes on, Esc gives up", DIM)))
     return rows
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from spl.console.actions import PutRule
 from spl.console.keys import Paste
@@ -16,6 +16,12 @@ if TYPE_CHECKING:
 
 MOST_TYPED: Final = 4000
 """Characters of a text that is typed or pasted."""
+
+_ENDS: Final = 1_000_000
+_MOVES: Final = {
+    "up": -1, "k": -1, "down": 1, "j": 1, "pgup": -10, "pgdn": 10,
+    "home": -_ENDS, "g": -_ENDS, "end": _ENDS, "G": _ENDS,
+}  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,38 +44,51 @@ class Reading:
     lines: tuple[str, ...]
     top: int = 0
 
-    def press(self, key: Key) -> Reading | None:
-        """Take a key in; None when it is done."""
-        by = {"up": -1, "k": -1, "down": 1, "j": 1, "pgup": -10, "pgdn": 10, "home": -1_000_000}.get(str(key))
-        if by is None:
-            return self if isinstance(key, Paste) else None
-        return replace(self, top=max(0, self.top + by))
+    def press(self, key: Key, last: int) -> Reading | None:
+        """Take a key in, `last` being the last line that can be the first one shown; None when it is done."""
+        if isinstance(key, Paste):
+            return self
+        return replace(self, top=_moved(self.top, key, last)) if key in _MOVES else None
 
 
 @dataclass(frozen=True, slots=True)
 class Confirm:
-    """An action with all that it writes, to be confirmed."""
+    """An action with all that it writes, to be confirmed, shown from its line `top` on."""
 
     action: Action
+    top: int = 0
+
+    def press(self, key: Key, last: int) -> Confirm:
+        """Take in a key that is no answer, `last` being the last line that can be the first one shown."""
+        return replace(self, top=_moved(self.top, key, last))
+
+
+class Option(NamedTuple):
+    """One that can be chosen: how it is shown, and its value. With `barred` it can't be, and that is why."""
+
+    said: str
+    value: str
+    barred: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class Choose:
-    """One of several, each with what is shown of it; `then` gives what is asked next."""
+    """One of several; `then` gives what is asked next. `note` says why the last one that was asked for can't be had."""
 
     title: str
-    options: tuple[tuple[str, str], ...]
+    options: tuple[Option, ...]
     then: Callable[[str], Dialog]
     index: int = 0
+    note: str = ""
 
     def press(self, key: Key) -> Dialog | None:
         """Take a key in; None when it is given up."""
         if key == "enter":
-            return self.then(self.options[self.index][1])
+            chosen = self.options[self.index]
+            return replace(self, note=chosen.barred) if chosen.barred else self.then(chosen.value)
         if key in {"esc", "q"}:
             return None
-        by = {"up": -1, "k": -1, "down": 1, "j": 1}.get(str(key), 0)
-        return replace(self, index=max(0, min(self.index + by, len(self.options) - 1)))
+        return replace(self, index=_moved(self.index, key, len(self.options) - 1), note="")
 
 
 FIELDS: Final = ("name", "action", "priority", "expression")
@@ -103,22 +122,24 @@ class Form:
         said: str = getattr(self, field)
         return replace(self, **{field: typed(said, key)}, errors=())  # type: ignore[arg-type]
 
-    def _finished(self) -> Dialog:
+    def rule(self) -> PutRule | None:
+        """Give what it would write; None where its priority is no number."""
         try:
             priority = int(self.priority)
         except ValueError:
+            return None
+        return PutRule(self.name.strip(), self.action, priority, self.expression, enabled=True)
+
+    def _finished(self) -> Dialog:
+        rule = self.rule()
+        if rule is None:
             return replace(self, index=2, errors=("the priority is a whole number",))
-        if not self.name.strip():
+        if not rule.name:
             return replace(self, index=0, errors=("a rule has a name",))
-        return confirm(PutRule(self.name.strip(), self.action, priority, self.expression, enabled=True))
+        return Confirm(rule)
 
 
 Dialog = Typing | Reading | Confirm | Choose | Form
-
-
-def confirm(action: Action) -> Confirm:
-    """Ask whether an action is to be done."""
-    return Confirm(action)
 
 
 def typed(text: str, key: Key) -> str:
@@ -131,3 +152,8 @@ def typed(text: str, key: Key) -> str:
     if key == "ctrl-u":
         return ""
     return (text + key)[:MOST_TYPED] if len(key) == 1 and key.isprintable() else text
+
+
+def _moved(at: int, key: Key, last: int) -> int:
+    """Give where a key moves to from `at`, between 0 and `last`; one that moves nothing stays."""
+    return max(0, min(min(at, last) + _MOVES.get(str(key), 0), last))

@@ -41,10 +41,13 @@ class Column(NamedTuple):
     extra: bool = False
 
 
-def line(width: int, *cells: Cell | str, style: str = "") -> Text:
+def line(width: int, *cells: Cell | Text | str, style: str = "") -> Text:
     """Give texts one after the other on a line, cut to a width."""
     text = Text(style=style, no_wrap=True, overflow="crop", end="")
     for cell in cells:
+        if isinstance(cell, Text):
+            text.append_text(cell)
+            continue
         said, look = cell if isinstance(cell, Cell) else (cell, "")
         text.append(said, look or None)
     text.truncate(max(0, width), overflow="ellipsis")

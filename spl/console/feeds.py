@@ -11,11 +11,11 @@ import os
 import socket
 import threading
 from collections import deque
-from typing import TYPE_CHECKING, Final, Self
+from typing import TYPE_CHECKING, Final, NamedTuple, Self
 
 from spl.client import Client, error_of, segment
-from spl.console import state
-from spl.console.state import (
+from spl.console import events
+from spl.console.events import (
     Link,
     Linked,
     Listed,
@@ -27,7 +27,7 @@ from spl.console.state import (
     Runs,
     Told,
 )
-from spl.console.wire import ISOLATION, REFUSAL, TOOL_VERDICT
+from spl.console.wire import ISOLATION, REFUSAL, TOOL_VERDICT, objects, whole
 from spl.errors import DaemonUnreachable, NotFound, ScopeDenied, SplError
 
 if TYPE_CHECKING:
@@ -46,6 +46,8 @@ _RUNS: Final = 200
 _VERDICTS: Final = 500
 _REFUSALS: Final = 20
 _ISOLATION_THREAD: Final = "th_engine_isolation"
+_SHORTEST_PAUSE: Final = 0.1
+_MOST_ERRANDS: Final = 8
 
 
 class Done:
@@ -55,7 +57,13 @@ class Done:
         self.action, self.error = action, error
 
 
-Item = state.Event | Done
+class Fault(NamedTuple):
+    """A thread ended by an error that nobody foresaw: the console ends with it, and is not blind without saying so."""
+
+    error: Exception
+
+
+Item = events.Event | Done | Fault
 
 
 class Inbox:
@@ -98,13 +106,22 @@ class Inbox:
 
 
 class Feed:
-    """One stream, followed in a thread of its own from `start` to `stop`."""
+    """One stream, followed in a thread of its own from `start` to `stop`.
+
+    `once` follows it until it ends, and may give after how many seconds to come again; `broken` is told of an error,
+    and says whether to come again; `fault` is told of one that nobody foresaw.
+    """
 
     def __init__(
-        self, name: str, once: Callable[[Feed], float | None], broken: Callable[[SplError], bool]
+        self,
+        name: str,
+        once: Callable[[Feed], float | None],
+        broken: Callable[[SplError], bool],
+        fault: Callable[[Exception], object],
     ) -> None:
         self._once = once
         self._broken = broken
+        self._fault = fault
         self._over = threading.Event()
         self._socket: socket.socket | None = None
         self._lock = threading.Lock()
@@ -142,6 +159,12 @@ class Feed:
                 sock.shutdown(socket.SHUT_RDWR)
 
     def _follow(self) -> None:
+        try:
+            self._again()
+        except Exception as error:  # noqa: BLE001 - it would be told over the screen, by a thread that nobody misses
+            self._fault(error)
+
+    def _again(self) -> None:
         pause = _FIRST_PAUSE
         while not self.is_over:
             after: float | None = None
@@ -154,7 +177,7 @@ class Feed:
             finally:
                 with self._lock:
                     self._socket = None
-            self._over.wait(pause if after is None else min(after, _LONGEST_PAUSE))
+            self._over.wait(pause if after is None else max(_SHORTEST_PAUSE, min(after, _LONGEST_PAUSE)))
             pause = min(pause * 1.5, _LONGEST_PAUSE)
 
 
@@ -164,8 +187,12 @@ class Feeds:
     def __init__(self, client: Client) -> None:
         self._client = client
         self.inbox = Inbox()
-        self._records = Feed("records", self._read_records, lambda error: self._gone("records", error))
-        self._engine = Feed("engine", self._read_engine, lambda error: self._gone("engine", error))
+        self._records = Feed(
+            "records", self._read_records, lambda error: self._gone("records", error), self._fault
+        )
+        self._engine = Feed(
+            "engine", self._read_engine, lambda error: self._gone("engine", error), self._fault
+        )
         self._run: Feed | None = None
         self._asked: set[str] = set()
 
@@ -202,7 +229,7 @@ class Feeds:
                 put(OpenedRefused(thread, f"{error.code}: {error.message}"))
             return not isinstance(error, NotFound | ScopeDenied)
 
-        self._run = Feed("run", once, broken).start()
+        self._run = Feed("run", once, broken, self._fault).start()
 
     def shut(self) -> None:
         """Follow no run's thread."""
@@ -211,13 +238,16 @@ class Feeds:
             self._run = None
 
     def ask(self, what: str) -> bool:
-        """Read `rules` or `profiles` anew; False while it is being read already."""
-        return self._errand(what, lambda: self.inbox.put(listed(self._client, what)))
+        """Read `rules`, `profiles` or the `health` anew; False while it, or too much else, is being read already."""
+        client, put = self._client, self.inbox.put
+        if what == "health":
+            return self._errand(what, lambda: put(Told("overview", _health(client))))
+        return self._errand(what, lambda: put(listed(client, what)))
 
-    def row(self, thread: str) -> None:
-        """Read one run's row."""
+    def row(self, thread: str) -> bool:
+        """Read one run's row; False while it, or too much else, is being read already."""
         path = f"/v1/runs/{segment(thread)}"
-        self._errand(thread, lambda: self.inbox.put(Row(self._client.request("GET", path))))
+        return self._errand(thread, lambda: self.inbox.put(Row(self._client.request("GET", path))))
 
     def perform(self, action: Action) -> None:
         """Do what was confirmed, and say what became of it."""
@@ -227,13 +257,15 @@ class Feeds:
                 self._client.request(*action.request())
             except SplError as error:
                 self.inbox.put(Done(action, error))
+            except Exception as error:  # noqa: BLE001 - as a feed's
+                self._fault(error)
             else:
                 self.inbox.put(Done(action, None))
 
         threading.Thread(target=do, name="action", daemon=True).start()
 
     def _errand(self, name: str, do: Callable[[], object]) -> bool:
-        if name in self._asked:
+        if name in self._asked or len(self._asked) >= _MOST_ERRANDS:
             return False
         self._asked.add(name)
 
@@ -242,6 +274,8 @@ class Feeds:
             try:
                 with contextlib.suppress(SplError):
                     do()
+            except Exception as error:  # noqa: BLE001 - as a feed's
+                self._fault(error)
             finally:
                 self._asked.discard(name)
 
@@ -251,7 +285,11 @@ class Feeds:
     def _read_records(self, feed: Feed) -> float | None:
         put = self.inbox.put
         health, runs = overview(self._client)
-        position = health["records"]
+        position = whole(health.get("records"))
+        if position is None:
+            raise DaemonUnreachable(
+                f"what answers at {self._client.name} is no daemon: it does not say how many records it has"
+            )
         put(Told("overview", health))
         put(runs)
         put(listed(self._client, "profiles"))
@@ -286,9 +324,15 @@ class Feeds:
             # It is not for this bearer, and will not be: the health is read with the runs.
             self.inbox.put(Linked("engine", Link("refused", f"{error.code}: {error.message}")))
             return False
-        said = error.message if isinstance(error, DaemonUnreachable) else f"{error.code}: {error.message}"
-        self.inbox.put(Linked(stream, Link("gone", said)))
+        if isinstance(error, DaemonUnreachable):
+            self.inbox.put(Linked(stream, Link("gone", error.message)))
+        else:
+            said = f"{error.code}: {error.message}; {error.fields.get('remedy', error.remedy)}"
+            self.inbox.put(Linked(stream, Link("failing", said)))
         return True
+
+    def _fault(self, error: Exception) -> None:
+        self.inbox.put(Fault(error))
 
 
 def overview(client: Client) -> tuple[Json, Runs]:
@@ -297,20 +341,28 @@ def overview(client: Client) -> tuple[Json, Runs]:
     The health's `records` is the position from which to read on. Raises what `Client.request` raises.
     """
     # Before the runs: what is written meanwhile is told by the stream, and counted once.
-    health = client.request("GET", "/v1/engine/health")
-    rows = client.request("GET", "/v1/runs", query={"order": "newest", "limit": _RUNS})["data"]
+    health = _health(client)
+    newest = {"order": "newest", "limit": _RUNS}
+    listing = client.request("GET", "/v1/runs", query=newest)
+    # One that goes on may be older than all of those; read last, it is the newest word of each.
+    going = client.request("GET", "/v1/runs", query={**newest, "state": "running"})
     return health, Runs(
-        rows,
+        [*_rows(going), *_rows(listing)],
         _newest(client, TOOL_VERDICT, _VERDICTS),
         _newest(client, REFUSAL, _REFUSALS, thread=_ISOLATION_THREAD),
         _newest(client, ISOLATION, 1),
+        listing.get("has_more") is True,
     )
+
+
+def _health(client: Client) -> Json:
+    return client.request("GET", "/v1/engine/health")
 
 
 def listed(client: Client, what: str) -> Listed:
     """Read `rules` or `profiles`; raises what `Client.request` raises, but for a bearer that may not."""
     try:
-        return Listed(what, client.request("GET", f"/v1/{what}")["data"])
+        return Listed(what, _rows(client.request("GET", f"/v1/{what}")))
     except ScopeDenied:
         return Listed(what, None)
 
@@ -318,13 +370,16 @@ def listed(client: Client, what: str) -> Listed:
 def _newest(client: Client, kind: str, limit: int, **more: str) -> list[Json]:
     asked = {"filter": {"body.kind": kind}, "sort": {"sequence": -1}, "limit": limit, **more}
     try:
-        found: list[Json] = client.request("POST", "/v1/records/query", asked)["data"]
+        return _rows(client.request("POST", "/v1/records/query", asked))
     except DaemonUnreachable:
         raise
     except SplError:
         # A bearer without `records:read`, or a log too long to look through: they come with the stream.
         return []
-    return found
+
+
+def _rows(listing: Json) -> list[Json]:
+    return objects(listing.get("data"))
 
 
 def _record_of(event: Event) -> Json:
@@ -336,7 +391,7 @@ def _ended(event: Event) -> float | None:
     """Give after how many seconds to come again, where an event ends its stream; raises the error that does."""
     if event.name == "server_shutdown":
         after = event.data.get("retry_after_ms")
-        return after / 1000 if isinstance(after, int) and after >= 0 else _FIRST_PAUSE
+        return _FIRST_PAUSE if (after := whole(after)) is None else after / 1000
     if event.name == "error":
         raise error_of(event.data)
     return None

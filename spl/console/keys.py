@@ -117,7 +117,8 @@ class Decoder:
                 self._pasted, self._length = [], 0
             else:
                 keys += _named(_NUMBERS.get(number.split(";")[0]))
-        else:
+        elif letter != "M":
+            # M is Enter after O alone: here it ends what a mouse does.
             keys += _named(_LETTERS.get(letter))
         return True
 

@@ -24,7 +24,7 @@ from spl.console.drawing import (
     row,
     wrapped,
 )
-from spl.console.view import index_of, keys_of, layers_of, runs_of
+from spl.console.selection import index_of, keys_of, layers_of, runs_of
 from spl.console.wire import fields, usd
 
 if TYPE_CHECKING:
@@ -87,6 +87,7 @@ _HELP: Final = (
     ("t T", "flip the transport of the operator's runs, of members' runs"),
     ("a d", "rules: add one; disable or enable the selected one"),
     ("p", "change the profile"),
+    ("e", "read the last error whole"),
     ("q, Ctrl-C", "quit; runs go on. Ctrl-Z suspends"),
     ("", "Nothing is written before you have seen it and said y."),
 )
@@ -164,6 +165,7 @@ def _runs(state: State, view: View, width: int, height: int, now: float) -> list
         return row(width, sized, cells, style)
 
     sort = f"sorted by {view.sort}{', reversed' if view.reverse else ''}"
+    older = "; older runs are in 'spl runs list'" if state.has_older else ""
     empty = (
         "no run is known yet: 'spl run GOAL' starts one" if not state.rows() else "the filter leaves no run"
     )
@@ -172,7 +174,11 @@ def _runs(state: State, view: View, width: int, height: int, now: float) -> list
         *_window(
             view, [each.thread for each in rows], height - (height > 3) - (height > 8), drawn, empty, width
         ),
-        *([line(width, Cell(f"{len(rows)} of {len(state.rows())} rows, {sort}", DIM))] if height > 8 else []),
+        *(
+            [line(width, Cell(f"{len(rows)} of {len(state.rows())} rows, {sort}{older}", DIM))]
+            if height > 8
+            else []
+        ),
     ]
 
 
@@ -198,7 +204,8 @@ def _layers(state: State, view: View, width: int, height: int, now: float) -> li
         name = names[at]
         holds = refused.get("layer") != name
         seen = f"expected {refused.get('expected')}, observed {refused.get('observed')}"
-        said = state.claims.get(name, "") if holds else seen
+        layer = state.layers.get(name)
+        said = seen if not holds else "" if layer is None else layer.claim
         here = Cell("confirmed", GOOD) if holds else Cell("refused", BAD)
         return row(
             width, sized, {"layer": Cell(name), "here": here, "what it claims": Cell(said, DIM)}, style
@@ -207,18 +214,18 @@ def _layers(state: State, view: View, width: int, height: int, now: float) -> li
     lead = f"{len(names)} layers of this host, as the last worker showed them"
     if refused:
         lead = f"this host cannot confine a worker: {refused.get('remedy', '')}"
-    return [
+    top = [
         *wrapped(width, lead, BAD if refused else DIM)[: max(0, min(3, height - 3))],
         *([heads(width, sized)] if height > 3 else []),
-        *_window(view, names, height - 2 * (height > 3), drawn, "no layer is confirmed", width),
     ]
+    return [*top, *_window(view, names, height - len(top), drawn, "no layer is confirmed", width)]
 
 
 def _rules(state: State, view: View, width: int, height: int, now: float) -> list[Text]:
     del now
     keys = keys_of(view, state)
     kept = set(keys)
-    rules = [rule for rule in state.rules or () if rule.name in kept]
+    rules = [rule for rule in state.rules or () if rule.key in kept]
     sized = fitting(width, _RULES)
 
     def drawn(at: int, style: str) -> Text:
@@ -227,7 +234,7 @@ def _rules(state: State, view: View, width: int, height: int, now: float) -> lis
             "name": Cell(rule.name),
             "action": Cell(rule.action, _DECISIONS.get(rule.action, "") if rule.enabled else DIM),
             "on": Cell("on" if rule.enabled else "off", "" if rule.enabled else DIM),
-            "hits": Cell(rule.hits),
+            "hits": Cell("" if rule.hits is None else str(rule.hits)),
             "priority": Cell(rule.priority),
             "expression": Cell(rule.expression, DIM),
         }
@@ -249,14 +256,14 @@ def _log(state: State, view: View, width: int, height: int, now: float) -> list[
     del now
     keys = keys_of(view, state)
     kept = set(keys)
-    told = [each for each in state.log if str(each.number) in kept]
+    told = [each for each in state.log.values() if each.key in kept]
     sized = fitting(width, _LOG)
 
     def drawn(at: int, style: str) -> Text:
         each = told[at]
         look = {"warning": WARN, "error": BAD, "critical": BAD}.get(each.level, "")
         cells = {
-            "time": Cell(each.at, DIM),
+            "time": Cell(each.at[11:19], DIM),
             "level": Cell(each.level, look),
             "logger": Cell(each.logger, DIM),
         }

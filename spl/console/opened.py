@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from spl.console import wire
-from spl.console.text import PAGE, taken
+from spl.console.text import PAGE, taken, word
 from spl.console.wire import (
     ENGINE,
     ISOLATION,
@@ -49,12 +49,19 @@ class Entry(NamedTuple):
 
 
 class Layer(NamedTuple):
-    """One layer of the opened run's isolation receipt, with each thing that was observed."""
+    """One layer of an isolation receipt, with each thing that was observed."""
 
     name: str
     claim: str
     confirmed: bool
     observed: tuple[tuple[str, str, str], ...]
+
+    def told(self) -> tuple[str, ...]:
+        """Give its claim and each finding, a line each."""
+        return (
+            self.claim,
+            *(f"{how}: expected {wanted}, observed {got}" for how, wanted, got in self.observed),
+        )
 
 
 @dataclass(slots=True)
@@ -98,7 +105,7 @@ def take(opened: Opened, record: Json) -> None:
     else:
         what, text = told(body)
     if what == "confirmed":
-        opened.layers, opened.facts = _receipt(body)
+        opened.layers, opened.facts = layers_of(body), _facts(body)
     if what == "ended":
         opened.exit = taken(body.get("exit"))
     if len(opened.entries) == MOST_ENTRIES:
@@ -125,20 +132,20 @@ def _confirmed(body: Json) -> tuple[str, str]:
 
 def _turn(body: Json) -> tuple[str, str]:
     usage, reply = wire.fields(body.get("usage")), wire.fields(body.get("reply"))
-    calls = ", ".join(taken(call.get("name"), 80) for call in wire.objects(reply.get("calls"))[:50])
+    calls = ", ".join(word(call.get("name")) for call in wire.objects(reply.get("calls"))[:50])
     said = taken(reply.get("text"), PAGE) or (f"calls {calls}" if calls else "nothing")
     used = f"tokens {taken(usage.get('input_tokens'))} in {taken(usage.get('output_tokens'))} out"
     return "reply", f"{used}, {wire.usd(wire.number(body.get('cost_usd')) or 0.0)}: {said}"
 
 
 def _call(body: Json) -> tuple[str, str]:
-    return "call", f"{taken(body.get('tool'), 80)} {taken(body.get('arguments'), PAGE)}"
+    return "call", f"{word(body.get('tool'))} {taken(body.get('arguments'), PAGE)}"
 
 
 def _judged(body: Json) -> tuple[str, str]:
     verdict = verdict_of(body)
-    rule = f", rule {verdict.rule}" if verdict.rule else ""
-    said = f"{verdict.tool} by layer {verdict.layer}{rule}: {taken(body.get('reason'), PAGE)}"
+    rule = f", rule {word(verdict.rule)}" if verdict.rule else ""
+    said = f"{word(verdict.tool)} by layer {verdict.layer}{rule}: {taken(body.get('reason'), PAGE)}"
     return verdict.decision, said
 
 
@@ -148,7 +155,7 @@ def _result(body: Json) -> tuple[str, str]:
 
 
 def _observed(body: Json) -> tuple[str, str]:
-    return "observed", f"{taken(body.get('rule'), 80)}: {taken(body.get('text'), PAGE)}"
+    return "observed", f"{word(body.get('rule'))}: {taken(body.get('text'), PAGE)}"
 
 
 def _own_words(word: str) -> Callable[[Json], tuple[str, str]]:
@@ -181,8 +188,9 @@ _TOLD: Final = {
 }
 
 
-def _receipt(body: Json) -> tuple[tuple[Layer, ...], tuple[tuple[str, str], ...]]:
-    layers = tuple(
+def layers_of(body: Json) -> tuple[Layer, ...]:
+    """Give the layers of an isolation receipt, from its record's body."""
+    return tuple(
         Layer(
             taken(layer.get("layer"), 80),
             taken(layer.get("claim")),
@@ -194,8 +202,11 @@ def _receipt(body: Json) -> tuple[tuple[Layer, ...], tuple[tuple[str, str], ...]
         )
         for layer in wire.objects(body.get("layers"))[:_MOST_NAMED]
     )
+
+
+def _facts(body: Json) -> tuple[tuple[str, str], ...]:
     bubblewrap = wire.fields(body.get("bubblewrap"))
-    facts = (
+    return (
         ("profile", f"{taken(body.get('profile'), 80)} {taken(body.get('profile_digest'), 80)}"),
         ("shape", taken(body.get("shape"))),
         ("pid, uid", f"{taken(body.get('pid'))}, {taken(body.get('uid'))}"),
@@ -205,7 +216,6 @@ def _receipt(body: Json) -> tuple[tuple[Layer, ...], tuple[tuple[str, str], ...]
         ("image", taken(body.get("image_digest"), 80)),
         ("absent", wire.names([*wire.items(body.get("absent_layers")), *wire.items(body.get("absent"))])),
     )
-    return layers, facts
 
 
 def verdict_of(body: Json) -> Verdict:

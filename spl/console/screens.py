@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 from rich.text import Text
 
 from spl.console import asking, lists
-from spl.console.drawing import BAD, DIM, GOOD, SELECTED, STRONG, WARN, Cell, flowed, line
+from spl.console.drawing import BAD, DIM, GOOD, SELECTED, STRONG, WARN, Cell, flowed, line, wrapped
 from spl.console.view import SCREENS, TABS
 from spl.console.wire import fields, number, usd
 
@@ -25,15 +25,18 @@ _HINTS: Final = {
     "help": "esc back  q quit",
 }
 
+_SILENT_SECONDS: Final = 45.0
+"""Three times as long as a daemon is silent for unless it was told to be more so."""
+
 
 def lines(state: State, view: View, width: int, height: int, now: float) -> list[Text]:
     """Give a frame's lines, `height` of them, each of at most `width` cells; `now` is in seconds since the epoch."""
     width, height = max(1, width), max(1, height)
     top = header(state, view, width, height)
-    bottom = [_bottom(view, width)] if height > 2 else []
+    bottom = _bottom(view, width, max(1, height // 3)) if height > 2 else []
     room = max(0, height - len(top) - len(bottom))
     if view.dialog is not None:
-        body = asking.drawn(view.dialog, width, room, lists.body(state, view, width, room, now))
+        body = asking.drawn(view, view.dialog, width, room, lists.body(state, view, width, room, now))
     else:
         body = lists.body(state, view, width, room, now)
     body = body[:room]
@@ -50,7 +53,7 @@ def lines(state: State, view: View, width: int, height: int, now: float) -> list
 def header(state: State, view: View, width: int, height: int) -> list[Text]:
     """Give what stands above every screen: the instance, where work takes place, what is used, and the connection."""
     most = 5 if height >= 20 else 3 if height >= 12 else 1 if height >= 5 else 0
-    banner = _banner(state, width)
+    banner = _banner(state, width)[: 3 if height >= 20 else 1]
     if most == 1:
         return banner or flowed(width, 1, [_tabs(view)[0], *_instance(state)])
     out = [*banner]
@@ -61,15 +64,20 @@ def header(state: State, view: View, width: int, height: int) -> list[Text]:
 
 
 def _banner(state: State, width: int) -> list[Text]:
-    if state.records.is_ == "gone":
-        said = f"the daemon does not answer; trying again ({state.records.said})"
-        return [line(width, Cell(said, BAD))]
-    if state.engine.is_ == "gone":
-        return [line(width, Cell(f"the engine's stream broke; trying again ({state.engine.said})", WARN))]
-    if state.engine.is_ == "refused":
-        return [
-            line(width, Cell(f"this token sees its own runs, and not the engine ({state.engine.said})", WARN))
-        ]
+    records, engine = state.records, state.engine
+    if records.is_ == "gone":
+        return wrapped(width, f"the daemon does not answer; trying again ({records.said})", BAD)
+    if records.is_ == "failing":
+        return wrapped(width, f"the daemon answers with an error; trying again ({records.said})", BAD)
+    if records.is_ == "open" and state.silent_seconds >= _SILENT_SECONDS:
+        said = (
+            f"the daemon has said nothing for {lists.age(state.silent_seconds)}: what stands here may be old"
+        )
+        return wrapped(width, said, WARN)
+    if engine.is_ in {"gone", "failing"}:
+        return wrapped(width, f"the engine's stream broke; trying again ({engine.said})", WARN)
+    if engine.is_ == "refused":
+        return wrapped(width, f"this token sees its own runs, and not the engine ({engine.said})", WARN)
     return []
 
 
@@ -86,6 +94,9 @@ def _instance(state: State) -> list[Cell]:
 
 def _whose(state: State) -> list[Cell]:
     instance = fields(state.health.get("instance"))
+    if state.engine.is_ == "refused" and "home" not in instance:
+        # The operator alone is told of the home; whom the token is for, nobody.
+        return [Cell("as a member", DIM)]
     return [Cell(str(said), DIM) for said in (instance.get("operator"), instance.get("home")) if said]
 
 
@@ -147,11 +158,19 @@ def _tabs(view: View) -> list[Cell]:
     return cells
 
 
-def _bottom(view: View, width: int) -> Text:
-    if view.status.text:
-        return line(width, Cell(view.status.text, BAD if view.status.is_error else STRONG))
-    hints = _HINTS[view.screen]
+def _bottom(view: View, width: int, most: int) -> list[Text]:
+    """Give what became of the last thing that was done, whole if there is room for it, or else the keys."""
+    status, dialog = view.status, view.dialog
+    keys = [] if dialog is None else [line(width, Cell(asking.hint(dialog), DIM))]
+    if status.text:
+        look = BAD if status.is_error else STRONG
+        told = wrapped(width, status.text, look)
+        if len(told) > most:
+            told = [*told[: most - 1], line(width, Cell("e reads it whole: ", WARN), told[most - 1])]
+        return [*told, *keys]
+    if keys:
+        return keys
     said = view.filters.get(view.list_)
     if said:
-        return line(width, Cell(f"filter: {asking.as_typed(said)}  ", WARN), Cell("esc clears it", DIM))
-    return line(width, Cell(hints, DIM))
+        return [line(width, Cell(f"filter: {asking.as_typed(said)}  ", WARN), Cell("esc clears it", DIM))]
+    return [line(width, Cell(_HINTS[view.screen], DIM))]

@@ -5,17 +5,28 @@ Only what the engine wrote tells of a run; whatever else stands on its thread is
 
 from __future__ import annotations
 
-import json
-from collections import deque
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from spl.console import wire
-from spl.console.opened import Opened, Verdict, take, verdict_of
-from spl.console.text import LINE, PAGE, taken
+from spl.console.events import (
+    Link,
+    Linked,
+    Listed,
+    OpenedRecord,
+    OpenedRefused,
+    Recorded,
+    Reopened,
+    Row,
+    Runs,
+    Told,
+)
+from spl.console.opened import Layer, Opened, Verdict, layers_of, take, verdict_of
+from spl.console.text import LINE, PAGE, taken, word
 from spl.console.wire import ENGINE, ISOLATION, LOOP, OUTCOME, REFUSAL, TOOL_VERDICT, TURN
 
 if TYPE_CHECKING:
+    from spl.console.events import Event
     from spl.console.wire import Json
 
 CONFIG_THREAD: Final = "th_engine_config"
@@ -23,6 +34,7 @@ MOST_RUNS: Final = 2000
 MOST_REFUSALS: Final = 200
 MOST_LINES: Final = 1000
 _MOST_NAMED: Final = 500
+_DEEPEST: Final = 16
 _MOST_UNKNOWN: Final = 100
 
 
@@ -45,7 +57,6 @@ class Run:
     started_at: float | None = None
     ended_at: float | None = None
     outcome: str = ""
-    summary: str = ""
     pid: int | None = None
     verdict: Verdict | None = None
     refusal: tuple[tuple[str, str], ...] = ()
@@ -57,13 +68,19 @@ class Run:
 
 
 class Rule(NamedTuple):
-    """A permission rule as the daemon has it; `raw` is what to write again, unchanged, to switch it."""
+    """A permission rule as the daemon has it; `raw` is what to write again, unchanged, to switch it.
+
+    `hits` is how often it has decided since it was written, be it to switch it, or the daemon began. `key` is its name
+    whole: of two that begin alike each is another.
+    """
+
+    key: str
 
     name: str
     action: str
     priority: str
     enabled: bool
-    hits: str
+    hits: int | None
     expression: str
     raw: Json
 
@@ -87,25 +104,32 @@ class Worker(NamedTuple):
 
 
 class Line(NamedTuple):
-    """A line of the daemon's log; `at` is the time of day in UTC as it was logged, `number` counts what came here."""
+    """A line of the daemon's log; `at` is the day and time in UTC as it was logged.
 
-    number: int
+    `key` is its number in that daemon's life and its time, `fields` what it says beside its event.
+    """
+
+    key: str
     at: str
     level: str
     logger: str
-    text: str
+    event: str
+    fields: tuple[str, ...]
 
-
-class Link(NamedTuple):
-    """How a stream stands: `connecting`, `open`, `gone` (it is tried again) or `refused`, with what was said."""
-
-    is_: str = "connecting"
-    said: str = ""
+    @property
+    def text(self) -> str:
+        """All that it says, on one line."""
+        return "  ".join((self.event, *self.fields))
 
 
 @dataclass(slots=True)
 class State:
-    """All that is known; what comes as an event is put in by `apply`."""
+    """All that is known; what comes as an event is put in by `apply`.
+
+    `layers` are those of the newest receipts; `unknown` the runs that acted and are to be asked for; `has_older` says
+    that there are runs that were not listed, or are kept no more. For how long no stream has said anything is the one
+    thing that is no event: the loop that takes them puts it in.
+    """
 
     where: str = ""
     health: Json = field(default_factory=dict)
@@ -114,17 +138,17 @@ class State:
     workers: dict[str, Worker] = field(default_factory=dict)
     rules: tuple[Rule, ...] | None = None
     profiles: tuple[Profile, ...] | None = None
-    log: deque[Line] = field(default_factory=lambda: deque(maxlen=MOST_LINES))
+    log: dict[str, Line] = field(default_factory=dict)
     records: Link = field(default_factory=Link)
     engine: Link = field(default_factory=Link)
     opened: Opened | None = None
-    claims: dict[str, str] = field(default_factory=dict)
+    layers: dict[str, Layer] = field(default_factory=dict)
     unknown: dict[str, None] = field(default_factory=dict)
     rules_are_old: bool = True
+    health_is_old: bool = False
     not_allowed: set[str] = field(default_factory=set)
-    logged: str = ""
-    lines: int = 0
-    log_begins: bool = True
+    has_older: bool = False
+    silent_seconds: float = 0.0
 
     def rows(self) -> list[Run]:
         """Give all rows, of runs and of refused starts."""
@@ -135,74 +159,6 @@ class State:
         return None if key is None else self.runs.get(key) or self.refusals.get(key)
 
 
-class Linked(NamedTuple):
-    """A stream's state has changed; `stream` is `records` or `engine`."""
-
-    stream: str
-    link: Link
-
-
-class Runs(NamedTuple):
-    """The runs read anew, with the newest verdicts and refused starts, each newest first."""
-
-    rows: list[Json]
-    verdicts: list[Json]
-    refusals: list[Json]
-    receipts: list[Json]
-
-
-class Row(NamedTuple):
-    """One run's row, which was asked for."""
-
-    row: Json
-
-
-class Recorded(NamedTuple):
-    """A record came."""
-
-    record: Json
-
-
-class Told(NamedTuple):
-    """The engine told of a part of itself: `health`, `workers` or `log`.
-
-    The health as it was read beside the runs is its `overview`: it counts where the engine's own stream does not tell.
-    """
-
-    part: str
-    data: Json
-
-
-class Listed(NamedTuple):
-    """A listing was read, of `rules` or `profiles`; None where this bearer may not."""
-
-    what: str
-    data: list[Json] | None
-
-
-class Reopened(NamedTuple):
-    """The opened run's thread is being read from its beginning."""
-
-    thread: str
-
-
-class OpenedRecord(NamedTuple):
-    """A record of the opened run's thread, of its past or just come."""
-
-    thread: str
-    record: Json
-
-
-class OpenedRefused(NamedTuple):
-    """The opened run's thread cannot be read."""
-
-    thread: str
-    said: str
-
-
-Event = Linked | Runs | Row | Recorded | Told | Listed | Reopened | OpenedRecord | OpenedRefused
-
-
 def apply(state: State, event: Event) -> None:
     """Take an event in. What it says is anybody's: a body that is not as the kernel writes them changes nothing."""
     match event:
@@ -211,7 +167,7 @@ def apply(state: State, event: Event) -> None:
         case Runs():
             _runs(state, event)
         case Row():
-            _put(state, run_of(event.row))
+            _put(state, _as_known(state, run_of(event.row)))
         case Recorded():
             _record(state, event.record)
         case Told():
@@ -251,21 +207,19 @@ def run_of(row: Json) -> Run:
         started_at=wire.moment(row.get("started_at")),
         ended_at=wire.moment(row.get("ended_at")),
         outcome=taken(row.get("outcome"), 40),
-        summary=taken(row.get("summary"), PAGE),
     )
 
 
 def _link(state: State, event: Linked) -> None:
     link = Link(event.link.is_, taken(event.link.said))
     if event.stream == "records":
-        state.records = link
-        if link.is_ == "open":
+        # A stream that is open says so again and again.
+        if link.is_ == "open" and state.records.is_ != "open":
             state.rules_are_old = True
+        state.records = link
     else:
         state.engine = link
-        if link.is_ == "open":
-            state.log_begins = True
-        else:
+        if link.is_ != "open":
             # Of workers nothing is known any more; what else is known stays on the screen.
             state.workers = {}
 
@@ -273,27 +227,36 @@ def _link(state: State, event: Linked) -> None:
 def _runs(state: State, event: Runs) -> None:
     known = state.runs
     state.runs, state.refusals, state.unknown = {}, {}, {}
-    for row in reversed(event.rows):
+    state.has_older = event.has_more
+    for row in reversed(wire.objects(event.rows)):
         run = run_of(row)
         if run.thread in known:
             run.pid, run.verdict = known[run.thread].pid, known[run.thread].verdict
         state.runs[run.thread] = run
-    for record in reversed(event.verdicts):
+    for record in reversed(wire.objects(event.verdicts)):
         run_ = state.runs.get(taken(record.get("thread")))
         if run_ is not None and record.get("actor") == ENGINE:
             run_.verdict = verdict_of(wire.body(record))
-    for record in reversed(event.refusals):
+    for record in reversed(wire.objects(event.refusals)):
         _refusal(state, record)
-    for record in event.receipts:
-        _claims(state, wire.body(record))
+    for record in reversed(wire.objects(event.receipts)):
+        if record.get("actor") == ENGINE:
+            _layers(state, wire.body(record))
+
+
+def _as_known(state: State, run: Run) -> Run:
+    known = state.runs.get(run.thread)
+    if known is not None:
+        run.pid, run.verdict = known.pid, known.verdict
+    return run
 
 
 def _put(state: State, run: Run) -> None:
-    state.unknown.pop(run.thread, None)
     state.runs[run.thread] = run
     if len(state.runs) > MOST_RUNS:
         oldest = next((key for key, each in state.runs.items() if not each.is_going), None)
         del state.runs[next(iter(state.runs)) if oldest is None else oldest]
+        state.has_older = True
 
 
 def _record(state: State, record: Json) -> None:
@@ -303,6 +266,8 @@ def _record(state: State, record: Json) -> None:
         state.rules_are_old = True
     if record.get("actor") != ENGINE or not isinstance(kind, str):
         return
+    # What a run spends, and its place, stand in the health: where the engine does not tell of that, it is read.
+    state.health_is_old = state.engine.is_ == "refused"
     thread = taken(record.get("thread"))
     if kind == LOOP:
         # One that was in the listing already has gone further than its anchor.
@@ -325,7 +290,7 @@ def _record(state: State, record: Json) -> None:
 def _advance(state: State, run: Run, kind: str, body: Json) -> None:
     if kind == ISOLATION:
         run.pid = wire.whole(body.get("pid"))
-        _claims(state, body)
+        _layers(state, body)
     elif kind == TURN:
         turn = wire.whole(body.get("turn")) or 0
         # Turns have numbers: one that the row had counted when it was read is not counted twice.
@@ -338,7 +303,7 @@ def _advance(state: State, run: Run, kind: str, body: Json) -> None:
             state.rules_are_old = True
     else:
         said = run_of(body)
-        run.state, run.outcome, run.summary = said.state, said.outcome, said.summary
+        run.state, run.outcome = said.state, said.outcome
         run.turns, run.spent_usd, run.ended_at = said.turns, said.spent_usd, said.ended_at
 
 
@@ -366,11 +331,11 @@ def _refusal(state: State, record: Json) -> None:
         del state.refusals[next(iter(state.refusals))]
 
 
-def _claims(state: State, body: Json) -> None:
-    for layer in wire.objects(body.get("layers")):
-        name = taken(layer.get("layer"), 80)
-        if name in state.claims or len(state.claims) < _MOST_NAMED:
-            state.claims[name] = taken(layer.get("claim"))
+def _layers(state: State, body: Json) -> None:
+    """Take in the layers of a receipt, newer than those before: each profile has its own."""
+    for layer in layers_of(body):
+        if layer.name in state.layers or len(state.layers) < _MOST_NAMED:
+            state.layers[layer.name] = layer
 
 
 def _told(state: State, event: Told) -> None:
@@ -384,33 +349,34 @@ def _told(state: State, event: Told) -> None:
                 wire.whole(each.get("memory_bytes")),
                 wire.number(each.get("cpu_seconds")),
             )
-            for each in wire.objects(data.get("workers"))
+            for each in wire.objects(data.get("workers"))[:_MOST_NAMED]
         }
     elif event.part == "log":
-        _logged(state, wire.fields(data.get("line")))
+        _logged(state, data)
 
 
-def _logged(state: State, line: Json) -> None:
+def _logged(state: State, told: Json) -> None:
     """Take in a line of the log, unless it was told before: a stream that begins anew tells the newest again.
 
-    Its number would not say so: another daemon counts from one again, and its lines are later than those before.
+    Neither its number nor its time alone would say so: another daemon counts from one again, and a clock can go back.
     """
+    line = wire.fields(told.get("line"))
     stamp = taken(line.get("timestamp"), 40)
-    if state.log_begins and stamp <= state.logged:
+    key = f"{wire.whole(told.get('number'))} {stamp}"
+    if key in state.log:
         return
-    state.log_begins, state.logged = False, stamp
-    state.lines += 1
-    state.log.append(_line(line, stamp, state.lines))
-
-
-def _line(line: Json, stamp: str, number: int) -> Line:
-    told = {name: value for name, value in line.items() if name not in _APART}
-    more = "".join(f"  {taken(name, 40)}={taken(value)}" for name, value in list(told.items())[:30])
-    return Line(
-        number,
-        stamp[11:19], taken(line.get("level"), 10), taken(line.get("logger"), 60),
-        taken(f"{taken(line.get('event'))}{more}", PAGE),
+    more = [(name, value) for name, value in line.items() if name not in _APART]
+    state.log[key] = Line(
+        key, stamp, taken(line.get("level"), 10), taken(line.get("logger"), 60),
+        taken(line.get("event"), PAGE), tuple(f"{word(name, 40)}={_value(value)}" for name, value in more[:30]),
     )  # fmt: skip
+    if len(state.log) > MOST_LINES:
+        del state.log[next(iter(state.log))]
+
+
+def _value(said: object) -> str:
+    # A document has quotes of its own.
+    return word(said, LINE) if isinstance(said, str) else taken(said)
 
 
 _APART: Final = frozenset(("event", "level", "logger", "timestamp"))
@@ -422,15 +388,16 @@ def _listed(state: State, event: Listed) -> None:
         state.not_allowed.add(event.what)
         return
     state.not_allowed.discard(event.what)
-    rows = event.data[:_MOST_NAMED]
+    rows = wire.objects(event.data)[:_MOST_NAMED]
     if event.what == "rules":
         state.rules = tuple(
             Rule(
+                str(row.get("name")),
                 taken(row.get("name"), 80),
                 taken(row.get("action"), 20),
                 taken(row.get("priority"), 20),
                 row.get("enabled") is not False,
-                taken(row.get("hits"), 20),
+                wire.whole(row.get("hits")),
                 taken(row.get("expression"), PAGE),
                 {name: row.get(name) for name in ("name", "action", "priority", "expression")},
             )
@@ -449,18 +416,15 @@ def _listed(state: State, event: Listed) -> None:
         )
 
 
-def harmless(value: object) -> Any:
-    """Give a document with all its texts made harmless and short, keys too; of what is long the beginning."""
+def _harmless(value: Any, depth: int = _DEEPEST) -> Any:
+    """Give a document with all its texts made harmless and short, keys too; of what is long or deep the beginning."""
+    if isinstance(value, dict | list) and not depth:
+        return None
     if isinstance(value, dict):
-        return {taken(key, 80): harmless(each) for key, each in list(value.items())[:_MOST_NAMED]}
+        return {taken(key, 80): _harmless(each, depth - 1) for key, each in list(value.items())[:_MOST_NAMED]}
     if isinstance(value, list):
-        return [harmless(each) for each in value[:_MOST_NAMED]]
+        return [_harmless(each, depth - 1) for each in value[:_MOST_NAMED]]
     return taken(value, PAGE) if isinstance(value, str) else value
-
-
-def _harmless(document: Json) -> Json:
-    made: Json = harmless(document)
-    return made
 
 
 def document(state: State) -> Json:
@@ -476,7 +440,7 @@ def document(state: State) -> Json:
 
 
 def _rule(rule: Rule) -> Json:
-    return {**rule.raw, "enabled": rule.enabled, "hits": json.loads(rule.hits or "null")}
+    return {**rule.raw, "enabled": rule.enabled, "hits": rule.hits}
 
 
 def _wire(run: Run) -> Json:

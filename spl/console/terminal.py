@@ -88,8 +88,11 @@ class Terminal:
             self._write(_AGAIN + _ENTER)
 
     def _enter(self) -> None:
-        before = termios.tcgetattr(self.keys)
-        self._before = before
+        try:
+            self._before = termios.tcgetattr(self.keys)
+        except termios.error as error:
+            # It may have gone while this process was stopped.
+            raise OSError(*error.args) from None
         try:
             termios.tcsetattr(self.keys, termios.TCSADRAIN, _mode(self.keys))
             self._live = Live(

@@ -9,37 +9,27 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from spl.console.actions import PutRule, SetProfile, SetTransport, StopRun
-from spl.console.dialogs import Choose, Confirm, Form, Reading, Typing, confirm
+from spl.console.dialogs import Choose, Confirm, Form, Option, Reading, Typing
 from spl.console.keys import Paste
 from spl.console.opened import Opened
-from spl.console.text import taken
+from spl.console.selection import FOLLOWED, SORTS, Selection, index_of, keys_of, selected
+from spl.console.text import PAGE, taken
 from spl.console.wire import fields
 from spl.decisions import TIERS
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable
 
     from spl.console.actions import Action
     from spl.console.dialogs import Dialog
     from spl.console.keys import Key
-    from spl.console.state import Run, State
+    from spl.console.state import Profile, State
+    from spl.console.wire import Json
     from spl.errors import SplError
 
 SCREENS: Final = ("runs", "layers", "rules", "log", "help")
 TABS: Final = ("timeline", "receipt", "worker")
-SORTS: Final = ("going", "newest", "state", "actor", "tier", "transport", "turns", "spent")
-_FOLLOWED: Final = frozenset(("timeline", "log"))
 _FILTERED: Final = frozenset(("runs", "rules", "log", "timeline"))
-
-
-class Selection(NamedTuple):
-    """What is selected in a list: by its key, and where that was, for when it is there no more.
-
-    Without a key it is the first, or the last where the list is one that grows at its end.
-    """
-
-    key: str | None = None
-    at: int = 0
 
 
 class Status(NamedTuple):
@@ -51,7 +41,11 @@ class Status(NamedTuple):
 
 @dataclass(slots=True)
 class View:
-    """What is looked at. `page` is how many lines of a list are shown, which the drawing says."""
+    """What is looked at.
+
+    The drawing says how many lines of a list are shown, `page`, and which line of a dialog can be its first at last,
+    `last_top`. `error` is what the last error said, a line each.
+    """
 
     screen: str = "runs"
     tab: str = "timeline"
@@ -63,7 +57,9 @@ class View:
     dialog: Dialog | None = None
     form: Form | None = None
     status: Status = field(default_factory=Status)
+    error: tuple[str, ...] = ()
     page: int = 10
+    last_top: int = 0
 
     @property
     def list_(self) -> str:
@@ -103,7 +99,7 @@ Effect = Quit | Open | Shut | Perform | Ask
 def press(view: View, state: State, key: Key) -> list[Effect]:
     """Take a key in, and give what is to be done for it."""
     if view.dialog is not None:
-        return _in_dialog(view, key)
+        return _in_dialog(view, state, key)
     view.status = Status()
     if isinstance(key, Paste):
         view.status = Status("pasted text is taken only where text is typed")
@@ -117,99 +113,22 @@ def press(view: View, state: State, key: Key) -> list[Effect]:
 
 def done(view: View, action: Action, error: SplError | None) -> None:
     """Say what became of an action; a rule that was refused is there again to be corrected."""
+    form = view.form
+    is_of_form = form is not None and form.rule() == action
     if error is None:
-        view.form = None
+        if is_of_form:
+            view.form = None
         view.status = Status(action.done)
         return
     remedy = error.fields.get("remedy")
     remedy = remedy if isinstance(remedy, str) else error.remedy
-    said = f"{error.code}: {taken(error.message)}; {taken(remedy)}"
-    view.status = Status(said, is_error=True)
-    if isinstance(action, PutRule) and view.form is not None and view.dialog is None:
-        excerpt = error.fields.get("excerpt")
-        lines = tuple(taken(line) for line in excerpt.split("\n")[:2]) if isinstance(excerpt, str) else ()
-        view.dialog = replace(view.form, errors=(said, *lines))
-
-
-def keys_of(view: View, state: State) -> list[str]:
-    """Give the keys of the list that is looked at, in the order it is shown in."""
-    match view.list_:
-        case "runs":
-            return [run.thread for run in runs_of(view, state)]
-        case "rules":
-            return [rule.name for rule in state.rules or () if _fits(view, "rules", *rule[:6])]
-        case "layers":
-            return layers_of(state)
-        case "log":
-            return [str(line.number) for line in state.log if _fits(view, "log", *line)]
-        case "timeline":
-            entries = () if state.opened is None else state.opened.entries
-            return [
-                str(entry.sequence) for entry in entries if _fits(view, "timeline", entry.what, entry.text)
-            ]
-        case "receipt":
-            return [] if state.opened is None else [layer.name for layer in state.opened.layers]
-    return []
-
-
-def runs_of(view: View, state: State) -> list[Run]:
-    """Give the rows that the filter leaves, sorted."""
-    rows = [run for run in state.rows() if _fits(view, "runs", *_said_of(run))]
-    rows.sort(key=lambda run: run.started_at or 0.0, reverse=True)
-    if view.sort != "newest":
-        rows.sort(key=_ORDERS[view.sort])
-    return rows[::-1] if view.reverse else rows
-
-
-def layers_of(state: State) -> list[str]:
-    """Give this host's layers by name: those that were confirmed, and the one that does not hold."""
-    isolation = fields(state.health.get("isolation"))
-    names = [name for name in isolation.get("layers") or () if isinstance(name, str)]
-    refused = fields(isolation.get("refused")).get("layer")
-    return [*([refused] if isinstance(refused, str) and refused not in names else []), *names]
-
-
-def index_of(view: View, keys: Sequence[str]) -> int:
-    """Give which of these keys is selected: where the one that was is gone, what stands in its place."""
-    chosen = view.selected.get(view.list_, Selection())
-    if not keys:
-        return 0
-    if chosen.key is None:
-        return len(keys) - 1 if view.list_ in _FOLLOWED else 0
-    try:
-        return keys.index(chosen.key)
-    except ValueError:
-        return min(chosen.at, len(keys) - 1)
-
-
-def selected(view: View, state: State) -> str | None:
-    """Give the key that is selected; None in an empty list."""
-    keys = keys_of(view, state)
-    return keys[index_of(view, keys)] if keys else None
-
-
-_ORDERS: Final[dict[str, Callable[[Run], str | float]]] = {
-    "going": lambda run: not run.is_going,
-    "state": lambda run: run.state,
-    "actor": lambda run: run.actor,
-    "tier": lambda run: run.tier,
-    "transport": lambda run: run.transport,
-    "turns": lambda run: -run.turns,
-    "spent": lambda run: -run.spent_usd,
-}
-
-
-def _said_of(run: Run) -> tuple[str, ...]:
-    verdict = () if run.verdict is None else run.verdict
-    return (run.thread, run.state, run.actor, run.tier, run.transport, run.outcome, run.goal, *verdict)
-
-
-def _fits(view: View, name: str, *said: object) -> bool:
-    wanted = view.filters.get(name, "").casefold().split()
-    if not wanted:
-        return True
-    text = " ".join(map(str, said)).casefold()
-    return all(word in text for word in wanted)
+    said = f"{error.code}: {taken(error.message, PAGE)}"
+    excerpt = error.fields.get("excerpt")
+    lines = tuple(taken(line) for line in excerpt.split("\n")[:2]) if isinstance(excerpt, str) else ()
+    view.error = (said, *lines, f"what to do: {taken(remedy, PAGE)}")
+    view.status = Status(f"{said}; {taken(remedy, PAGE)}", is_error=True)
+    if form is not None and is_of_form and view.dialog is None:
+        view.dialog = replace(form, errors=(said, *lines))
 
 
 # --- moving ---
@@ -228,7 +147,7 @@ def _move(view: View, state: State, key: str) -> None:
     index = index_of(view, keys) + (step if how > 0 else -step)
     index = max(0, min(index, len(keys) - 1))
     # At the end of what grows one stays at the end.
-    follows = view.list_ in _FOLLOWED and index == len(keys) - 1
+    follows = view.list_ in FOLLOWED and index == len(keys) - 1
     view.selected[view.list_] = Selection(None if follows else keys[index], index)
 
 
@@ -306,19 +225,17 @@ def _read(view: View, state: State, key: str) -> Reading | None:
         return Reading(f"{entry.what}, record {entry.sequence}", tuple(entry.text.split("\\n")))
     if view.list_ == "receipt" and opened is not None:
         layer = next(each for each in opened.layers if each.name == key)
-        seen = (f"{how}: expected {wanted}, observed {got}" for how, wanted, got in layer.observed)
-        return Reading(f"layer {layer.name}", (layer.claim, *seen))
+        return Reading(f"layer {layer.name}", layer.told())
     if view.list_ == "layers":
         return Reading(f"layer {key}", _of_layer(state, key))
     if view.list_ == "rules":
-        rule = next(each for each in state.rules or () if each.name == key)
-        facts = (
-            f"{rule.action}, priority {rule.priority}, {'on' if rule.enabled else 'off'}, hits {rule.hits}"
-        )
-        return Reading(f"rule {rule.name}", (facts, *rule.expression.split("\\n")))
+        rule = next(each for each in state.rules or () if each.key == key)
+        facts = f"{rule.action}, priority {rule.priority}, {'on' if rule.enabled else 'off'}"
+        hits = f"hits {rule.hits}, since it was written, be it to switch it, or the daemon began"
+        return Reading(f"rule {rule.name}", (facts, hits, *rule.expression.split("\\n")))
     if view.list_ == "log":
-        line = next(each for each in state.log if str(each.number) == key)
-        return Reading(f"{line.at} {line.level} {line.logger}", tuple(line.text.split("  ")))
+        line = state.log[key]
+        return Reading(f"{line.at} {line.level} {line.logger}", (line.event, *line.fields))
     return None
 
 
@@ -326,7 +243,10 @@ def _of_layer(state: State, name: str) -> tuple[str, ...]:
     refused = fields(fields(state.health.get("isolation")).get("refused"))
     if refused.get("layer") == name:
         return tuple(f"{key}: {refused[key]}" for key in ("expected", "observed", "remedy") if key in refused)
-    return (state.claims.get(name, "what it claims stands in the receipt of the next sandboxed run"),)
+    layer = state.layers.get(name)
+    if layer is None:
+        return ("what it claims, and what was found, stands in the receipt of the next sandboxed run",)
+    return layer.told()
 
 
 def _filter(view: View, state: State) -> list[Effect]:
@@ -366,7 +286,7 @@ def _stop(view: View, state: State) -> list[Effect]:
     elif not run.is_going:
         view.status = Status(f"there is nothing to stop: it is {run.state}")
     else:
-        view.dialog = confirm(StopRun(run.thread, run.actor))
+        view.dialog = Confirm(StopRun(run.thread, run.actor))
     return []
 
 
@@ -378,7 +298,7 @@ def _flip(*, members: bool) -> Callable[[View, State], list[Effect]]:
             view.status = Status("the transport is not known yet")
         else:
             other = "sandboxed" if now == "in_process" else "in_process"
-            view.dialog = confirm(SetTransport(other, members=members))
+            view.dialog = Confirm(SetTransport(other, members=members))
         return []
 
     return flip
@@ -393,34 +313,62 @@ def _add_rule(view: View, state: State) -> list[Effect]:
 
 def _switch_rule(view: View, state: State) -> list[Effect]:
     key = selected(view, state) if view.screen == "rules" else None
-    rule = next((each for each in state.rules or () if each.name == key), None)
-    if rule is None:
+    switched = _switched(state, key)
+    if switched is None:
         view.status = Status("no rule is selected")
     else:
-        view.dialog = confirm(PutRule(**rule.raw, enabled=not rule.enabled))
+        view.dialog = Confirm(switched)
     return []
+
+
+def _switched(state: State, key: str | None) -> PutRule | None:
+    """Give what would disable a rule or enable it, as it is known now."""
+    rule = next((each for each in state.rules or () if each.key == key), None)
+    return None if rule is None else PutRule(**rule.raw, enabled=not rule.enabled)
 
 
 def _choose_profile(view: View, state: State) -> list[Effect]:
     if not state.profiles:
         view.status = Status("the profiles are not known here: they are for those who may choose one")
         return [Ask("profiles")]
-    options = tuple(
-        (
-            f"{each.name}  {'' if each.floor == 'ok' else 'below the floor '}{each.error}  {each.description}",
-            each.wire,
-        )
-        for each in state.profiles
-    )
-    view.dialog = Choose("which profile confines sandboxed runs from now on?", options, _choose_tier)
+    loop = fields(state.health.get("work_loop"))
+    # Those that can't be chosen stand last.
+    options = sorted((_option(each, loop) for each in state.profiles), key=lambda each: bool(each.barred))
+    now = next((at for at, each in enumerate(options) if each.value == loop.get("profile")), 0)
+    title = "which profile confines sandboxed runs from now on?"
+    view.dialog = Choose(title, tuple(options), _choose_tier, now)
     return [Ask("profiles")]
 
 
+def _option(profile: Profile, loop: Json) -> Option:
+    barred = profile.error or ("" if profile.floor == "ok" else "it is below the floor")
+    tiers = [tier for tier, name in fields(loop.get("tier_profiles")).items() if name == profile.wire]
+    marks = "".join(
+        f" ({mark})"
+        for mark, holds in (
+            ("in force", profile.wire == loop.get("profile")),
+            (f"of the tier {', '.join(tiers)}", tiers),
+            (f"can't be chosen: {barred}", barred),
+        )
+        if holds
+    )
+    return Option(f"{profile.name}{marks}  {profile.description}", profile.wire, barred)
+
+
 def _choose_tier(profile: str) -> Dialog:
-    tiers = ((f"of the tier {tier}", tier) for tier in TIERS)
-    options = (("of all that have no profile of their own", ""), *tiers)
+    tiers = (Option(f"of the tier {tier}", tier) for tier in TIERS)
+    options = (Option("of all that have no profile of their own", ""), *tiers)
     title = f"whose runs does {taken(profile, 60)} confine?"
-    return Choose(title, options, lambda tier: confirm(SetProfile(profile, tier or None)))
+    return Choose(title, options, lambda tier: Confirm(SetProfile(profile, tier or None)))
+
+
+def _last_error(view: View, state: State) -> list[Effect]:
+    del state
+    if view.error:
+        view.dialog = Reading("the last error", view.error)
+    else:
+        view.status = Status("there was no error")
+    return []
 
 
 _KEYS: Final[dict[str, Callable[[View, State], list[Effect]]]] = {
@@ -442,6 +390,7 @@ _KEYS: Final[dict[str, Callable[[View, State], list[Effect]]]] = {
     "a": _add_rule,
     "d": _switch_rule,
     "p": _choose_profile,
+    "e": _last_error,
     "q": lambda _view, _state: [Quit()],
 }
 
@@ -449,14 +398,14 @@ _KEYS: Final[dict[str, Callable[[View, State], list[Effect]]]] = {
 # --- keys in dialogs ---
 
 
-def _in_dialog(view: View, key: Key) -> list[Effect]:
+def _in_dialog(view: View, state: State, key: Key) -> list[Effect]:
     dialog = view.dialog
     match dialog:
         case Typing():
             view.dialog = dialog.press(key)
             view.filters[dialog.of] = "" if key == "esc" else (view.dialog or dialog).text
         case Confirm():
-            return _confirmed(view, dialog, key)
+            return _confirmed(view, state, dialog, key)
         case Choose():
             view.dialog = dialog.press(key)
         case Form():
@@ -464,17 +413,24 @@ def _in_dialog(view: View, key: Key) -> list[Effect]:
             # What was typed is there again, until it has been written or was given up.
             view.form = None if key == "esc" else view.dialog if isinstance(view.dialog, Form) else dialog
         case Reading():
-            view.dialog = dialog.press(key)
+            view.dialog = dialog.press(key, view.last_top)
     return []
 
 
-def _confirmed(view: View, dialog: Confirm, key: Key) -> list[Effect]:
+def _confirmed(view: View, state: State, dialog: Confirm, key: Key) -> list[Effect]:
+    action, form = dialog.action, view.form
+    # A form is gone back to; all else is given up.
+    is_of_form = form is not None and form.rule() == action
     if key in {"y", "Y"}:
         view.dialog = None
-        view.status = Status(f"{dialog.action.doing} …")
-        return [Perform(dialog.action)]
+        if isinstance(action, PutRule) and not is_of_form and _switched(state, action.name) != action:
+            view.status = Status("the rule was changed meanwhile: look at it again", is_error=True)
+            return []
+        view.status = Status(f"{action.doing} …")
+        return [Perform(action)]
     if key in {"n", "N", "esc", "q"}:
-        # A form is gone back to; all else is given up.
-        view.dialog = view.form if isinstance(dialog.action, PutRule) else None
+        view.dialog = form if is_of_form else None
         view.status = Status("nothing was changed")
+    else:
+        view.dialog = dialog.press(key, view.last_top)
     return []

@@ -12,10 +12,12 @@ from typing import TYPE_CHECKING, Final
 
 from rich.console import Console, Group
 
-from spl.console.feeds import Done, Feeds, listed, overview
+from spl.console.dialogs import Confirm
+from spl.console.events import Link, Linked, Recorded, Told
+from spl.console.feeds import Done, Fault, Feeds, listed, overview
 from spl.console.keys import Decoder
 from spl.console.screens import lines
-from spl.console.state import Link, Linked, State, Told, apply
+from spl.console.state import State, apply
 from spl.console.terminal import ENDING, Signals, Terminal, end_by
 from spl.console.view import Ask, Open, Perform, Quit, Shut, View, done, press
 from spl.errors import NotFound, ScopeDenied
@@ -29,7 +31,7 @@ _DRAW_SECONDS: Final = 0.1
 
 _AGES_SECONDS: Final = 1.0
 _ESCAPE_SECONDS: Final = 0.05
-_RULES_SECONDS: Final = 1.0
+_ASK_SECONDS: Final = 1.0
 _ROOM_FOR_ALL: Final = 20
 
 
@@ -87,7 +89,8 @@ class _Loop:
         self._state, self._view = State(where=client.name), View()
         self._decoder = Decoder()
         self._changed = True
-        self._drawn_at = self._asked_at = -math.inf
+        self._drawn_at = self._asked_at = self._heard_at = -math.inf
+        self._seen: object = None
 
     def run(self) -> int | None:
         """Go on until it is quit; gives the signal that ended it, if one did."""
@@ -116,6 +119,8 @@ class _Loop:
         if now - self._drawn_at < (_DRAW_SECONDS if self._changed else _AGES_SECONDS):
             return
         width, height = self._terminal.size()
+        self._state.silent_seconds = now - self._heard_at
+        self._seen = self._view.dialog
         self._terminal.draw(Group(*lines(self._state, self._view, width, height, time.time())), width, height)
         self._drawn_at, self._changed = now, False
 
@@ -139,17 +144,28 @@ class _Loop:
 
     def _take(self) -> None:
         for item in self._feeds.inbox.take():
+            if isinstance(item, Fault):
+                raise item.error
             if isinstance(item, Done):
                 done(self._view, item.action, item.error)
                 # What was just written is looked for.
                 self._asked_at = -math.inf
-            else:
-                apply(self._state, item)
+                continue
+            if isinstance(item, Linked | Told | Recorded):
+                self._heard_at = time.monotonic()
+            apply(self._state, item)
         self._changed = True
 
     def _press(self, keys: list[Key]) -> bool:
-        """Take keys in; True when one of them was to quit."""
+        """Take keys in; True when one of them was to quit.
+
+        What is to be confirmed takes a key only once it has been drawn, and only one that comes alone: a terminal that
+        does not tell a paste from keys would otherwise let a pasted "xy" stop a run that nobody saw named.
+        """
         for key in keys:
+            dialog = self._view.dialog
+            if isinstance(dialog, Confirm) and (len(keys) > 1 or dialog is not self._seen):
+                continue
             for effect in press(self._view, self._state, key):
                 match effect:
                     case Quit():
@@ -166,12 +182,16 @@ class _Loop:
         return False
 
     def _ask(self) -> None:
-        """Read anew what the streams do not tell whole: the rules' hits, and runs older than those that were listed."""
+        """Read anew what the streams do not tell whole: hits of rules, runs that were not listed, a member's health."""
         state, now = self._state, time.monotonic()
         if state.records.is_ != "open":
             return
-        for thread in state.unknown:
-            self._feeds.row(thread)
-        state.unknown.clear()
-        if state.rules_are_old and now - self._asked_at >= _RULES_SECONDS and self._feeds.ask("rules"):
+        # One that acts while it is asked for is marked again, and asked for again: the answer may be older.
+        for thread in [each for each in state.unknown if self._feeds.row(each)]:
+            del state.unknown[thread]
+        if now - self._asked_at < _ASK_SECONDS:
+            return
+        if state.rules_are_old and "rules" not in state.not_allowed and self._feeds.ask("rules"):
             state.rules_are_old, self._asked_at = False, now
+        if state.health_is_old and self._feeds.ask("health"):
+            state.health_is_old, self._asked_at = False, now

@@ -64,7 +64,7 @@ def moment(value: object) -> float | None:
     """Give a time as the wire has it, in seconds since the epoch."""
     try:
         return datetime.fromisoformat(value).timestamp() if isinstance(value, str) else None
-    except (ValueError, OverflowError):
+    except (ValueError, OverflowError, OSError):
         return None
 
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 import itertools
 from typing import Any
 
-from spl.console.state import Recorded, Runs, State, Told, apply
+from spl.console.events import Recorded, Runs, Told
+from spl.console.state import State, apply
 from spl.console.wire import ENGINE
 
 Json = dict[str, Any]

@@ -7,10 +7,12 @@ from typing import TYPE_CHECKING
 import pytest
 
 from spl.client import Client
+from spl.console import feeds as feeds_module
 from spl.console.actions import StopRun
-from spl.console.feeds import MOST_WAITING, Done, Feeds, Inbox
+from spl.console.events import Link, Linked
+from spl.console.feeds import MOST_WAITING, Done, Fault, Feeds, Inbox, overview
 from spl.console.opened import Opened
-from spl.console.state import Link, Linked, State, apply
+from spl.console.state import State, apply
 from spl.console.watching import frame, once
 from spl.errors import DaemonUnreachable, RunFinished
 from tests.console import made
@@ -20,6 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from tests.console.conftest import Scripted
+    from tests.server import Request
 
 SECONDS = 20
 
@@ -30,6 +33,8 @@ def until(feeds: Feeds, state: State, holds: Callable[[], object], did: list[Don
         ready, _, _ = select.select([feeds.inbox.descriptor], [], [], SECONDS)
         assert ready, f"nothing comes any more: {state}"
         for item in feeds.inbox.take():
+            if isinstance(item, Fault):
+                raise item.error
             if not isinstance(item, Done):
                 apply(state, item)
             elif did is not None:
@@ -74,7 +79,7 @@ def test_a_daemon_that_does_not_answer_is_tried_until_it_does(scripted: Scripted
     state = State()
     health = scripted.daemon.routes.pop("GET /v1/engine/health")
     with Feeds(scripted.client) as feeds:
-        until(feeds, state, lambda: state.records.is_ == "gone")
+        until(feeds, state, lambda: state.records.is_ == "failing")
         scripted.daemon.routes["GET /v1/engine/health"] = health
         scripted.records.send("heartbeat", {"sequence": 12}, 12)
         until(feeds, state, lambda: state.records.is_ == "open")
@@ -114,7 +119,8 @@ def test_a_stream_that_ends_with_an_error_says_which(scripted: Scripted) -> None
         scripted.records.send("error", error(401, "TOKEN_REVOKED", "the token was revoked"))
         scripted.records.end()
         until(feeds, state, lambda: "TOKEN_REVOKED" in state.records.said)
-    assert state.records.is_ == "gone"
+    assert state.records.is_ == "failing"
+    assert "revoked" in state.records.said
 
 
 def test_an_opened_run_is_told_from_its_beginning_and_shutting_it_ends_its_stream(scripted: Scripted) -> None:
@@ -184,6 +190,75 @@ def test_a_feed_that_has_more_than_is_taken_waits_and_is_let_go_at_the_end() -> 
     inbox.close()
     last.join(SECONDS)
     assert put == [True, False]
+
+
+def test_an_answer_of_another_form_is_no_daemon_s_and_tried_again(scripted: Scripted) -> None:
+    scripted.daemon.routes["GET /v1/engine/health"] = {"object": "health"}
+    scripted.daemon.routes["GET /v1/runs"] = {"object": "list", "data": 5}
+    state = State()
+    with Feeds(scripted.client) as feeds:
+        until(feeds, state, lambda: state.records.is_ == "gone" and "is no daemon" in state.records.said)
+        scripted.daemon.routes["GET /v1/engine/health"] = made.health()
+        scripted.records.send("heartbeat", {"sequence": 12}, 12)
+        until(feeds, state, lambda: state.records.is_ == "open")
+    assert state.runs == {}
+
+
+def test_a_run_that_goes_on_is_known_however_many_are_newer(scripted: Scripted) -> None:
+    def runs(request: Request) -> made.Json:
+        old = made.row("th_run_old")
+        rows = [old] if request.query.get("state") == "running" else [made.row("th_run_new", state="done")]
+        return {"object": "list", "data": rows, "has_more": True}
+
+    scripted.daemon.routes["GET /v1/runs"] = runs
+    _, listed = overview(scripted.client)
+    state = State()
+    apply(state, listed)
+    assert sorted(state.runs) == ["th_run_new", "th_run_old"]
+    assert state.has_older
+
+
+def test_an_error_that_nobody_foresaw_is_told_and_not_printed_by_a_thread(
+    scripted: Scripted, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fails(client: Client, what: str) -> None:
+        del client, what
+        raise ZeroDivisionError
+
+    monkeypatch.setattr(feeds_module, "listed", fails)
+    with Feeds(scripted.client) as feeds:
+        faults: list[object] = []
+        while not faults:
+            assert select.select([feeds.inbox.descriptor], [], [], SECONDS)[0]
+            faults += [item.error for item in feeds.inbox.take() if isinstance(item, Fault)]
+    assert isinstance(faults[0], ZeroDivisionError)
+
+
+def test_the_health_is_read_anew_for_whom_the_engine_does_not_tell_it(scripted: Scripted) -> None:
+    state = State()
+    scripted.daemon.routes["GET /v1/engine/health"] = made.health(version="4")
+    apply(state, Linked("engine", Link("refused", "SCOPE_DENIED")))
+    with Feeds(scripted.client) as feeds:
+        until(feeds, state, lambda: state.health)
+        scripted.daemon.routes["GET /v1/engine/health"] = made.health(version="5")
+        assert feeds.ask("health")
+        until(feeds, state, lambda: state.health["version"] == "5")
+
+
+def test_runs_are_asked_for_a_few_at_a_time(scripted: Scripted) -> None:
+    held = threading.Event()
+
+    def row(request: Request) -> made.Json:
+        assert held.wait(SECONDS)
+        return made.row(request.path.rsplit("/", 1)[-1])
+
+    threads = [f"th_run_{number}" for number in range(20)]
+    scripted.daemon.routes |= {f"GET /v1/runs/{thread}": row for thread in threads}
+    state = State()
+    with Feeds(scripted.client) as feeds:
+        assert 0 < sum(feeds.row(thread) for thread in threads) < len(threads)
+        held.set()
+        until(feeds, state, lambda: "th_run_0" in state.runs)
 
 
 def test_one_frame_has_the_runs_the_rules_and_the_workers(scripted: Scripted) -> None:

@@ -26,6 +26,11 @@ def test_a_key_has_its_name_however_its_bytes_come(raw: bytes, named: str) -> No
     assert keys(*(raw[at : at + 1] for at in range(len(raw)))) == [named]
 
 
+@pytest.mark.parametrize("raw", [b"\x1b[<0;1;1M", b"\x1b[<0;1;1m", b"\x1b[I", b"\x1b[O", b"\x1b[3;1R"])
+def test_what_a_mouse_or_the_terminal_itself_says_is_no_key(raw: bytes) -> None:
+    assert keys(raw) == []
+
+
 def test_several_keys_in_one_read_are_several_keys() -> None:
     assert keys(b"jj\x1b[Bx\r") == ["j", "j", "down", "x", "enter"]
 

@@ -7,13 +7,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from rich.cells import cell_len
 
-from spl.console.dialogs import Form, Reading, Typing
+from spl.console.actions import PutRule, StopRun
+from spl.console.dialogs import Confirm, Form, Reading, Typing
+from spl.console.events import Link, Linked, Listed, OpenedRecord, Recorded, Row, Runs, Told
 from spl.console.keys import Paste
 from spl.console.lists import age, budget
 from spl.console.opened import Opened
 from spl.console.screens import lines
-from spl.console.state import Link, Linked, Listed, OpenedRecord, Recorded, Row, State, Told, apply, run_of
-from spl.console.view import SCREENS, TABS, View, press
+from spl.console.state import State, apply, run_of
+from spl.console.text import taken
+from spl.console.view import SCREENS, TABS, Status, View, done, press
+from spl.errors import ScopeDenied
 from tests.console import made
 
 HOSTILE = (
@@ -73,6 +77,8 @@ def views(state: State) -> list[View]:
         made_.append(view)
     form = Form("name", expression=HOSTILE, index=3, errors=("EXPRESSION_INVALID: no",))
     made_ += [
+        View(status=Status(taken(HOSTILE * 20, 4000), is_error=True)),
+        View(dialog=Confirm(PutRule(HOSTILE, "deny", 1, HOSTILE * 50, enabled=True)), status=Status("done")),
         View(dialog=form),
         View(dialog=Typing("runs", HOSTILE)),
         View(dialog=Reading("it", ("x" * 5000,), top=9)),
@@ -136,6 +142,106 @@ def test_a_member_is_told_what_it_does_not_see() -> None:
     assert "this token sees its own runs, and not the engine (SCOPE_DENIED" in text(state)
     assert "not for this token" in text(state, View(screen="rules"))
     assert "the log is the operator's to read" in text(state, View(screen="log"))
+
+
+def test_a_member_is_not_shown_as_the_operator() -> None:
+    state = made.known()
+    assert "did:sync:user:root" in text(state)
+    apply(state, Linked("engine", Link("refused", "SCOPE_DENIED: the token lacks admin")))
+    apply(state, Told("overview", made.health(instance={"operator": "did:sync:user:root"})))
+    assert "did:sync:user:root" not in text(state)
+    assert "as a member" in text(state)
+
+
+def test_a_daemon_that_answers_with_an_error_is_not_said_to_be_gone() -> None:
+    state = made.known()
+    apply(state, Linked("records", Link("failing", "TOKEN_REVOKED: the token was revoked; ask for one")))
+    assert (
+        "the daemon answers with an error; trying again (TOKEN_REVOKED: the token was revoked; ask"
+        in text(state)
+    )
+
+
+def test_a_daemon_that_hangs_is_said_to_be_silent() -> None:
+    state = made.known()
+    apply(state, Linked("records", Link("open")))
+    state.silent_seconds = 16
+    assert "said nothing" not in text(state)
+    state.silent_seconds = 90
+    assert "the daemon has said nothing for 1m: what stands here may be old" in text(state)
+
+
+def test_an_error_is_shown_whole_over_as_many_lines_as_it_takes() -> None:
+    view = View()
+    remedy = "look there " * 20 + "and mend it"
+    done(view, StopRun("th_run_a", "ann"), ScopeDenied("it may not", remedy=remedy))
+    told = " ".join(each.strip() for each in shown(made.known(), view, 80, 24))
+    assert remedy in told
+    assert "e reads it whole" not in told
+
+
+def test_an_error_too_long_for_the_screen_says_which_key_reads_it_whole() -> None:
+    view = View()
+    done(view, StopRun("th_run_a", "ann"), ScopeDenied("it may not " * 100))
+    assert "e reads it whole: " in text(made.known(), view, 80, 12)
+    press(view, made.known(), "e")
+    assert "the last error" in text(made.known(), view, 80, 12)
+
+
+@pytest.mark.parametrize(
+    ("keys", "takes"),
+    [
+        ("x", "y does it  n esc changes nothing"),
+        ("p", "enter takes it  esc changes nothing"),
+        ("a", "tab arrows move  enter goes on  esc gives up"),
+        ("/", "enter keeps the filter  esc clears it"),
+        ("G\r", "any other key goes back"),
+    ],
+)
+def test_under_a_dialog_stand_the_keys_of_the_dialog(keys: str, takes: str) -> None:
+    view, state = View(), full()
+    for key in keys:
+        press(view, state, "enter" if key == "\r" else key)
+    assert shown(state, view)[-1].startswith(takes) or takes in shown(state, view)[-1]
+    assert "q quit" not in text(state, view)
+
+
+def test_a_request_longer_than_the_screen_can_be_moved_in_before_it_is_confirmed() -> None:
+    rule = PutRule("long", "deny", 1, " || ".join(f"part{number}" for number in range(300)), enabled=True)
+    view, state = View(dialog=Confirm(rule)), full()
+    first = text(state, view, 80, 20)
+    assert "lines 1 to" in first
+    assert "y does it" in first
+    assert "part299" not in first
+    press(view, state, "end")
+    last = text(state, view, 80, 20)
+    assert "part299" in last
+    assert "y does it" in last
+
+
+def test_a_list_of_runs_says_that_there_are_older_ones() -> None:
+    state = made.known(rows=[made.row()])
+    assert "older" not in text(state)
+    apply(state, Runs([made.row()], [], [], [], has_more=True))
+    assert "1 of 1 rows, sorted by going; older runs are in 'spl runs list'" in text(state)
+
+
+def test_a_profile_that_cannot_be_chosen_says_why() -> None:
+    view, state = View(), full()
+    apply(state, Listed("profiles", [{"name": "base", "floor": "below", "description": "", "error": None}]))
+    for key in ("p", "enter"):
+        press(view, state, key)
+    assert "it can't be chosen: it is below the floor" in text(state, view)
+
+
+def test_the_selected_layer_is_on_the_screen_under_a_remedy_of_several_lines() -> None:
+    refused = {"layer": "cgroup", "remedy": "mount one " * 40}
+    isolation = {"shape": "hosted", "layers": [f"layer{number}" for number in range(60)], "refused": refused}
+    state, view = made.known(), View(screen="layers")
+    apply(state, Told("health", made.health(isolation=isolation)))
+    press(view, state, "end")
+    drawn = lines(state, view, 80, 20, made.NOW)
+    assert sum("reverse" in str(each.style) for each in drawn) == 1
 
 
 def test_the_worker_is_shown_with_its_pid_its_memory_and_its_processor_time() -> None:

@@ -5,23 +5,9 @@ from typing import Any
 
 import pytest
 
+from spl.console.events import Link, Linked, Listed, OpenedRecord, Recorded, Reopened, Row, Runs, Told
 from spl.console.opened import MOST_ENTRIES, Opened
-from spl.console.state import (
-    MOST_LINES,
-    MOST_RUNS,
-    Link,
-    Linked,
-    Listed,
-    OpenedRecord,
-    Recorded,
-    Reopened,
-    Row,
-    Runs,
-    State,
-    Told,
-    apply,
-    document,
-)
+from spl.console.state import MOST_LINES, MOST_RUNS, State, apply, document
 from spl.console.text import PAGE
 from tests.console import made
 
@@ -30,10 +16,9 @@ def run(state: State, thread: str = "th_run_a") -> Any:
     return state.runs[thread]
 
 
-def log(state: State, event: str, timestamp: str) -> None:
-    apply(
-        state, Told("log", {"number": 1, "line": {"event": event, "timestamp": timestamp, "level": "info"}})
-    )
+def log(state: State, event: str, timestamp: str, number: int = 1) -> None:
+    line = {"event": event, "timestamp": timestamp, "level": "info"}
+    apply(state, Told("log", {"number": number, "line": line}))
 
 
 def test_a_run_is_folded_from_its_records() -> None:
@@ -93,8 +78,67 @@ def test_a_run_older_than_those_that_were_listed_is_asked_for_by_its_thread() ->
     state = made.known(made.turn(7, thread="th_run_old"))
     assert list(state.unknown) == ["th_run_old"]
     apply(state, Row(made.row("th_run_old", turns=7)))
-    assert list(state.unknown) == []
     assert run(state, "th_run_old").turns == 7
+
+
+def test_a_run_that_ends_while_it_is_asked_for_is_asked_for_again() -> None:
+    state = made.known(made.turn(7, thread="th_run_old"))
+    # It is being asked for.
+    state.unknown.clear()
+    apply(state, Recorded(made.outcome(thread="th_run_old")))
+    apply(state, Row(made.row("th_run_old", turns=7)))
+    assert list(state.unknown) == ["th_run_old"]
+
+
+def test_a_row_that_is_read_again_keeps_the_last_verdict() -> None:
+    state = made.known(made.verdict("deny", "clamp"), rows=[made.row()])
+    apply(state, Row(made.row(turns=7)))
+    assert run(state).verdict[1] == "clamp"
+
+
+def test_a_stream_that_says_that_it_is_open_still_makes_nothing_old() -> None:
+    state = made.known()
+    apply(state, Linked("records", Link("open")))
+    assert state.rules_are_old
+    state.rules_are_old = False
+    apply(state, Linked("records", Link("open")))
+    assert not state.rules_are_old
+
+
+def test_of_two_rules_whose_names_begin_alike_each_is_another() -> None:
+    state = State()
+    rules = [{"name": "x" * 100 + end, "action": "deny", "priority": 1, "enabled": True} for end in "ab"]
+    apply(state, Listed("rules", rules))
+    assert len({rule.key for rule in state.rules or ()}) == 2
+
+
+@pytest.mark.parametrize("said", [None, 5, "no", [5], [[]], {"a": 1}])
+def test_what_is_no_listing_is_taken_in_as_nothing(said: Any) -> None:
+    state = made.known()
+    apply(state, Runs(said, said, said, said))
+    apply(state, Listed("rules", said))
+    apply(state, Listed("profiles", said))
+    apply(state, Told("workers", {"workers": said}))
+    assert document(state)["runs"] == []
+
+
+def test_a_document_that_is_nested_deep_is_taken_in_up_to_a_depth() -> None:
+    deep: Any = "x"
+    for _ in range(5000):
+        deep = {"a": [deep]}
+    state = made.known(made.anchor(goal=deep))
+    apply(state, Told("health", {"deep": deep}))
+    assert "nested too deep" in run(state).goal
+    assert len(repr(state.health)) < 1000
+
+
+def test_the_layers_of_the_newest_receipt_are_known_with_what_was_found() -> None:
+    state = made.known(made.anchor(), made.receipt("syscalls"))
+    assert state.layers["syscalls"].told() == (
+        "claims syscalls", "inside: ptrace: expected EPERM, observed EPERM",
+    )  # fmt: skip
+    apply(state, Runs([], [], [], [{**made.receipt("lies"), "actor": "did:sync:user:mallory"}]))
+    assert "lies" not in state.layers
 
 
 def test_a_verdict_by_a_rule_and_a_record_of_the_configuration_make_the_rules_old() -> None:
@@ -115,14 +159,15 @@ def test_runs_are_kept_up_to_a_number_and_those_that_go_on_longest() -> None:
     assert len(state.runs) == MOST_RUNS
     assert "th_run_first" in state.runs
     assert "th_run_0" not in state.runs
+    assert state.has_older
 
 
 def test_lines_of_the_log_are_kept_up_to_a_number() -> None:
     state = State()
     for number in range(MOST_LINES + 5):
-        log(state, f"line {number}", "2027-01-15T08:00:00Z")
+        log(state, f"line {number}", "2027-01-15T08:00:00Z", number)
     assert len(state.log) == MOST_LINES
-    assert state.log[-1].text == f"line {MOST_LINES + 4}"
+    assert list(state.log.values())[-1].text == f"line {MOST_LINES + 4}"
 
 
 def test_a_log_told_anew_is_not_doubled_and_that_of_the_next_daemon_goes_on() -> None:
@@ -135,7 +180,33 @@ def test_a_log_told_anew_is_not_doubled_and_that_of_the_next_daemon_goes_on() ->
     log(state, "begun", "2027-01-15T08:00:00Z")
     log(state, "stopping", "2027-01-15T08:00:01Z")
     log(state, "begun again", "2027-01-15T08:00:02Z")
-    assert [line.text for line in state.log] == ["begun", "stopping", "begun again"]
+    assert [line.text for line in state.log.values()] == ["begun", "stopping", "begun again"]
+
+
+def test_the_log_goes_on_though_the_clock_went_back_between_two_daemons() -> None:
+    state = State()
+    log(state, "stopping", "2027-01-15T08:00:00Z", number=9)
+    apply(state, Linked("engine", Link("gone", "no daemon")))
+    apply(state, Linked("engine", Link("open")))
+    log(state, "begun again", "2027-01-15T07:00:00Z", number=1)
+    assert [line.text for line in state.log.values()] == ["stopping", "begun again"]
+
+
+def test_a_run_that_acts_makes_the_health_old_where_the_engine_does_not_tell_of_it() -> None:
+    state = made.known(made.anchor())
+    apply(state, Recorded(made.turn(1)))
+    assert not state.health_is_old
+    apply(state, Linked("engine", Link("refused", "SCOPE_DENIED")))
+    apply(state, Recorded(made.turn(2)))
+    assert state.health_is_old
+
+
+def test_a_field_of_a_log_line_cannot_be_taken_for_another() -> None:
+    state = State()
+    line = {"event": "run ended", "goal": "none  actor=root", "state": "done"}
+    apply(state, Told("log", {"number": 1, "line": line}))
+    (told,) = state.log.values()
+    assert told.fields == ('goal="none  actor=root"', "state=done")
 
 
 def test_of_a_daemon_that_is_gone_all_stays_known_but_its_workers() -> None:

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from spl.console.text import taken
+from spl.console.text import taken, word
 
 
 @pytest.mark.parametrize(
@@ -21,6 +21,8 @@ from spl.console.text import taken
         ("\udcff", r"\udcff"),
         ("[red]no markup[/red]", "[red]no markup[/red]"),
         ("e\u0301", "e\u0301"),
+        ("\u3164\u1160", r"\u3164\u1160"),
+        ("\U0001f44d\U0001f3fd", "\U0001f44d\\U0001f3fd"),
         ("\u6f22\u5b57 \U0001f469", "\u6f22\u5b57 \U0001f469"),
     ],
 )
@@ -40,6 +42,13 @@ def test_a_text_that_was_cut_says_so() -> None:
     assert taken("x" * 11, 10) == "x" * 9 + "…"
     assert taken("x" * 10, 10) == "x" * 10
     assert taken("\x1b" * 10, 10) == r"\x1b\x1b\x"[:9] + "…"
+
+
+def test_a_name_that_is_more_than_a_word_stands_in_quotes() -> None:
+    assert [word(said) for said in ("bash", "no-notes", "漢", "")] == ["bash", "no-notes", "漢", '""']
+    assert word("bash by layer allow") == '"bash by layer allow"'
+    assert word('a"b') == r'"a\"b"'
+    assert word("a=b") == '"a=b"'
 
 
 def test_a_document_is_shown_as_json_and_nothing_as_nothing() -> None:

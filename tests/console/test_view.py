@@ -6,23 +6,12 @@ import pytest
 
 from spl.console.actions import PutRule, SetProfile, SetTransport, StopRun
 from spl.console.dialogs import Choose, Confirm, Form, Reading, Typing
+from spl.console.events import Listed, OpenedRecord, Row, Runs, Told
 from spl.console.keys import Paste
 from spl.console.opened import Opened
-from spl.console.state import Listed, OpenedRecord, Row, State, Told, apply
-from spl.console.view import (
-    SCREENS,
-    SORTS,
-    Ask,
-    Open,
-    Perform,
-    Quit,
-    Shut,
-    View,
-    done,
-    press,
-    runs_of,
-    selected,
-)
+from spl.console.selection import SORTS, runs_of, selected
+from spl.console.state import State, apply
+from spl.console.view import SCREENS, Ask, Open, Perform, Quit, Shut, View, done, press
 from spl.errors import ExpressionInvalid, ScopeDenied
 from tests.console import made
 
@@ -35,8 +24,10 @@ RULES = [
     {"name": "notes", "action": "allow", "priority": 1, "enabled": False, "hits": 0, "expression": "false"},
 ]
 PROFILES = [
-    {"name": "worker", "floor": "ok", "description": "the worker's", "error": None},
     {"name": "base", "floor": "below", "description": "nothing", "error": None},
+    {"name": "mine", "floor": None, "description": None, "error": "mine.toml:4: no"},
+    {"name": "strict", "floor": "ok", "description": "less", "error": None},
+    {"name": "worker", "floor": "ok", "description": "the worker's", "error": None},
 ]
 
 
@@ -256,6 +247,8 @@ def test_the_transports_are_flipped_apart_and_members_in_process_comes_with_a_wa
     keys(view, state, "t")
     assert confirmed(view) == SetTransport("sandboxed", members=False)
     assert confirmed(view).warning == ""
+    own = "Your own runs would take place inside the daemon itself: no layer would confine them."
+    assert SetTransport("in_process", members=False).warning == own
     keys(view, state, "n", "T")
     assert confirmed(view) == SetTransport("in_process", members=True)
     assert "no layer would confine it" in confirmed(view).warning
@@ -334,12 +327,32 @@ def test_a_profile_is_chosen_then_whose_and_then_confirmed(state: State) -> None
     view = View()
     assert keys(view, state, "p") == [Ask("profiles")]
     assert isinstance(view.dialog, Choose)
-    assert "below the floor" in view.dialog.options[1][0]
     keys(view, state, "enter", "enter")
     assert confirmed(view) == SetProfile("worker", None)
-    keys(view, state, "n", "p", "down", "enter", "down", "enter")
-    assert confirmed(view) == SetProfile("base", "trial")
+    keys(view, state, "n", "p", "up", "enter", "down", "enter")
+    assert confirmed(view) == SetProfile("strict", "trial")
     assert confirmed(view).request()[2]["body"]["tier"] == "trial"
+
+
+def test_the_profile_in_force_is_marked_and_selected_and_one_below_the_floor_cannot_be_chosen(
+    state: State,
+) -> None:
+    view = View()
+    keys(view, state, "p")
+    dialog = view.dialog
+    assert isinstance(dialog, Choose)
+    assert [option.said for option in dialog.options] == [
+        "strict (of the tier trial)  less",
+        "worker (in force)  the worker's",
+        "base (can't be chosen: it is below the floor)  nothing",
+        "mine (can't be chosen: mine.toml:4: no)  ",
+    ]
+    assert dialog.options[dialog.index].value == "worker"
+    keys(view, state, "down", "enter")
+    assert isinstance(view.dialog, Choose)
+    assert view.dialog.note == "it is below the floor"
+    keys(view, state, "down")
+    assert view.dialog.note == ""
 
 
 def test_profiles_that_are_not_known_are_asked_for() -> None:
@@ -352,6 +365,38 @@ def test_an_error_is_said_with_its_code_and_what_to_do() -> None:
     view = View()
     done(view, StopRun("th_run_a", "ann"), ScopeDenied("it may not", remedy="ask\x1b[2J for more"))
     assert view.status == (r"SCOPE_DENIED: it may not; ask\x1b[2J for more", True)
+
+
+def test_the_last_error_can_be_read_whole_after_its_line_is_gone(state: State) -> None:
+    view = View()
+    keys(view, state, "e")
+    assert view.status.text == "there was no error"
+    done(view, StopRun("th_run_a", "ann"), ScopeDenied("it may not " + "x" * 1000, remedy="ask"))
+    keys(view, state, "j", "e")
+    assert isinstance(view.dialog, Reading)
+    assert view.dialog.lines == ("SCOPE_DENIED: it may not " + "x" * 1000, "what to do: ask")
+
+
+def test_a_rule_that_was_changed_meanwhile_is_not_written_over(state: State) -> None:
+    view = View()
+    keys(view, state, "3", "d")
+    apply(state, Listed("rules", [{**RULES[0], "expression": "false"}]))
+    assert keys(view, state, "y") == []
+    assert view.status == ("the rule was changed meanwhile: look at it again", True)
+
+
+def test_switching_a_rule_leaves_alone_what_is_typed_for_another(state: State) -> None:
+    view = View()
+    filled(view, state)
+    typed_ = confirmed(view)
+    keys(view, state, "y", "d")
+    switched = confirmed(view)
+    done(view, switched, None)
+    keys(view, state, "n")
+    assert [view.dialog] == [None]
+    done(view, typed_, ExpressionInvalid("no such name"))
+    assert isinstance(view.dialog, Form)
+    assert view.dialog.name == "no-net"
 
 
 def test_help_goes_back_to_where_it_was_asked_for(state: State) -> None:
@@ -371,11 +416,43 @@ def test_a_layer_is_read_with_its_claim_or_with_why_it_does_not_hold(state: Stat
     assert view.dialog.lines == ("expected: a cgroup", "observed: none", "remedy: mount one")
 
 
+def test_a_layer_is_read_with_what_the_newest_receipt_found(state: State) -> None:
+    view = View()
+    keys(view, state, "2", "enter")
+    assert isinstance(view.dialog, Reading)
+    assert "the receipt of the next sandboxed run" in view.dialog.lines[0]
+    apply(state, Runs([], [], [], [made.receipt("syscalls")]))
+    keys(view, state, "esc", "enter")
+    assert isinstance(view.dialog, Reading)
+    assert view.dialog.lines == ("claims syscalls", "inside: ptrace: expected EPERM, observed EPERM")
+
+
+def test_a_line_of_the_log_is_read_with_its_day(state: State) -> None:
+    line = {"event": "run ended", "timestamp": "2027-01-15T23:59:59.123456Z", "level": "info", "goal": "a b"}
+    apply(state, Told("log", {"number": 1, "line": line}))
+    view = View()
+    keys(view, state, "4", "enter")
+    assert isinstance(view.dialog, Reading)
+    assert view.dialog.title.startswith("2027-01-15T23:59:59.123456Z info")
+    assert view.dialog.lines == ("run ended", 'goal="a b"')
+
+
+def test_reading_moves_within_the_text_and_end_goes_to_its_end(state: State) -> None:
+    view = View(dialog=Reading("it", tuple(map(str, range(50)))), last_top=40)
+    keys(view, state, "end", "down", "down", "up")
+    assert isinstance(view.dialog, Reading)
+    assert view.dialog.top == 39
+    keys(view, state, "home", "pgdn")
+    assert isinstance(view.dialog, Reading)
+    assert view.dialog.top == 10
+
+
 def test_no_key_does_anything_in_an_empty_console() -> None:
     view, state = View(), State()
     for screen in SCREENS:
         for key in (
             "up",
+            "e",
             "enter",
             "x",
             "d",

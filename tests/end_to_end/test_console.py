@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
     from tests.end_to_end.daemon import Daemon, Shape
     from tests.end_to_end.model import Model
+    from tests.end_to_end.screen import Screen
 
 RED = "[31m"
 GONE = "the daemon does not answer; trying again"
@@ -31,6 +32,11 @@ def environ(shape: Shape, home: Path, **more: str) -> Mapping[str, str]:
 
 def console(shape: Shape, *arguments: str) -> str:
     return shlex.join(shape.spl("console", *arguments))
+
+
+def paste(screen: Screen, text: str) -> None:
+    screen.tmux("set-buffer", text)
+    screen.tmux("paste-buffer")
 
 
 def begin(daemon: Daemon, goal: str) -> str:
@@ -93,6 +99,12 @@ def test_rules_transports_and_profiles_are_changed_from_the_console(hosted: Shap
         screen.until("members sandboxed", "connected")
         screen.press("T")
         screen.until("WARNING", "no layer would confine it")
+        # A terminal that does not tell a paste from keys: neither what it opens nor what is open is confirmed by it.
+        paste(screen, "yes")
+        screen.press("n")
+        screen.until("nothing was changed")
+        paste(screen, "Ty")
+        screen.until("WARNING", "no layer would confine it")
         screen.press("n")
         screen.until("nothing was changed")
         screen.press("t")
@@ -110,15 +122,17 @@ def test_rules_transports_and_profiles_are_changed_from_the_console(hosted: Shap
         screen.until("EXPRESSION_INVALID", 'resourc == "tool:calculate"')
         screen.press(*["BSpace"] * 20)
         screen.tmux("send-keys", "-l", 'e == "tool:calculate"')
-        screen.press("Enter", "y")
+        screen.press("Enter")
+        screen.until("write the rule no-sums, enabled?")
+        screen.press("y")
         screen.until("the rule no-sums is written, enabled", "deny    on")
         screen.press("d")
         screen.until("write the rule no-sums, disabled?")
         screen.press("y")
         screen.until("the rule no-sums is written, disabled", "deny    off")
         screen.press("p")
-        screen.until("base", "below the floor", "strict")
-        screen.press("j", "Enter", "Enter")
+        screen.until("base (can't be chosen: it is below the floor)", "worker (in force)", "strict")
+        screen.press("k", "Enter", "Enter")
         screen.until("confine sandboxed runs by the profile strict?")
         screen.press("y")
         screen.until("profile strict", "is in force")
