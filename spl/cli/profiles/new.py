@@ -1,15 +1,12 @@
-"""`spl profile new`: a small profile to begin with, in the home's folder; and how any profile is put there."""
+"""`spl profile new`: a small profile to begin with, in the home's folder."""
 
 from __future__ import annotations
 
-import os
-import secrets
 from typing import TYPE_CHECKING, Any, Final
 
 import click
 
 from bwrap import groups, lines, seccomp
-from bwrap.library import NAMES, is_name
 from bwrap.lint import STARTS_WITH
 from bwrap.needs import LEAST
 from spl.cli.completion import profiles
@@ -17,13 +14,11 @@ from spl.cli.options import common, examples
 from spl.cli.output import is_json, print_json, print_line
 from spl.cli.profiles.lint import count, print_remark, remarks_on
 from spl.cli.profiles.places import home_to_write, library_of, refusals
+from spl.cli.profiles.saving import profile_name, require_free, save
 from spl.cli.text import shown
-from spl.errors import HostRefused, ProfileExists
 
 if TYPE_CHECKING:
-    from bwrap.library import Library
     from bwrap.profile import Profile
-    from spl.home import Home
 
     Json = dict[str, Any]
 
@@ -59,13 +54,6 @@ _LEAST: Final = {key: least for key, (least, *_) in LEAST.items()} | {"address_s
 _TO_HALVE: Final = ("address_space", "open_files", "cpu_time")
 _SPARED: Final = ("getgroups", "getegid", "lstat")
 """Calls that a run does without."""
-
-
-def profile_name(context: click.Context, parameter: click.Parameter, value: str | None) -> str | None:
-    """Give what was given as a profile's name; raises `click.BadParameter` for what can be none."""
-    if value is not None and not is_name(value):
-        raise click.BadParameter(NAMES, context, parameter)
-    return value
 
 
 @click.command(
@@ -135,49 +123,6 @@ def offered(profile: Profile) -> str:
     call = next((f'"!{each}",' for each in _SPARED if each in allowed), None)
     less = "" if call is None else f"#     {call:<46} # less: a call to take away, which it can do without\n"
     return _OFFER.format(extends=lines.quoted(profile.chain[-2]), limits="\n".join(limits), less=less)
-
-
-def save(library: Library, home: Home, name: str, text: str) -> str:
-    """Put a profile into the home's folder, whole and readable by its user alone, and give its path.
-
-    Raises `ProfileError` for a text that is no profile, `ProfileExists` for a name that is taken, which a shipped
-    one always is, and `HostRefused`.
-    """
-    require_free(library, home, name)
-    path = str(home.profiles / f"{name}.toml")
-    library.draft(name, text, path)
-    draft = str(home.profiles / f".{name}.{secrets.token_hex(8)}")
-    try:
-        descriptor = os.open(
-            draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600
-        )
-        try:
-            with os.fdopen(descriptor, "wb") as file:
-                file.write(text.encode())
-                file.flush()
-                os.fsync(file.fileno())
-            # Linked into place whole, for link(2) replaces nothing: what is there stays, whoever was first.
-            os.link(draft, path, follow_symlinks=False)
-        finally:
-            os.unlink(draft)
-    except FileExistsError:
-        raise _taken(name, path) from None
-    except OSError as error:
-        raise HostRefused(f"the profile {path!r} cannot be written: {error.strerror}") from None
-    return path
-
-
-def require_free(library: Library, home: Home, name: str) -> None:
-    """Refuse a name that a profile has, whether it can be used or not; raises `ProfileExists`."""
-    path = str(home.profiles / f"{name}.toml")
-    if name in library.shipped():
-        raise ProfileExists(f"{name!r} is the name of a shipped profile")
-    if os.path.lexists(path):
-        raise _taken(name, path)
-
-
-def _taken(name: str, path: str) -> ProfileExists:
-    return ProfileExists(f"there is a profile {name!r} already: {path}")
 
 
 def print_next(name: str) -> None:

@@ -31,9 +31,10 @@ from bwrap.usage import Usage, limit_lines, measured
 from spl import hardening
 from spl.cli.options import common, examples
 from spl.cli.profiles.free import PIECE, Ended, run_free
-from spl.cli.profiles.new import profile_name, require_free, save
 from spl.cli.profiles.places import home_of, home_to_write, library_of, places_of, refusals
-from spl.cli.profiles.trial import known, pool_of, program_of, reachable, say_refused, wire
+from spl.cli.profiles.refused import known, say_refused, wire
+from spl.cli.profiles.saving import profile_name, require_free, save
+from spl.cli.profiles.trial import pool_of, program_of, reachable
 from spl.cli.progress import end_in_order, working
 from spl.cli.text import brief, shown
 from spl.errors import HostRefused, ProfileBelowFloor, ProfileInvalid

@@ -14,19 +14,20 @@ import click
 
 from bwrap import floor, strace, trying
 from bwrap import host as hosts
-from bwrap.advice import CONSTRUCTION, Advice, Adviser
+from bwrap.advice import Advice, Adviser
 from bwrap.uids import Pool
 from spl import hardening
 from spl.cli.completion import profiles
 from spl.cli.options import common, examples
 from spl.cli.profiles.places import home_of, is_socket, library_of, places_of, refusals
+from spl.cli.profiles.refused import known, say_refused, wire
 from spl.cli.text import shown
 from spl.errors import CommandNotExecutable, CommandNotFound
 from spl.home import running_pid
 from spl.settings import load, uid_range
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Sequence
 
     from bwrap.host import Host
     from bwrap.plan import Places
@@ -152,40 +153,6 @@ def reachable(profile: Profile, home: Home, places: Places) -> Profile:
     if is_socket(places.worker_socket) and running_pid(home):
         return profile
     return trying.without_worker_socket(profile)
-
-
-def known(tried: Tried) -> list[Refused]:
-    """Give what is known to have been refused, whether it was watched or not."""
-    return ([tried.killed] if tried.killed else []) if tried.refused is None else tried.refused
-
-
-def say_refused(rows: Sequence[tuple[Refused, Advice]], say: Callable[[str], None]) -> None:
-    """Tell what was refused, and under each what lifts it, or which promise of the floor no profile lifts."""
-    for row, advice in rows:
-        if row.usual is None:
-            times = "" if row.times == 1 else f", {row.times} times"
-            say(f"refused by the layer {row.layer}: {row.what} ({row.answer}{times})")
-            say(f"  {remedy(advice)}")
-    if usual := [row.usual for row, _ in rows if row.usual is not None]:
-        say(f"not shown, and missed by nearly every program without harm: {', '.join(usual)}")
-
-
-def wire(row: Refused, advice: Advice) -> dict[str, object]:
-    """Give a refusal by name with what lifts it; for one that is missed without harm, that there is nothing to lift."""
-    if row.usual is not None:
-        advice = Advice(None, None, "nearly every program misses it without harm")
-    return {**row.wire(), "usual": row.usual is not None, **advice.wire()}
-
-
-def remedy(advice: Advice) -> str:
-    """Say what lifts a refusal, or that nothing a profile says does."""
-    if advice.line is not None:
-        return f"this allows it, {advice.line.told}"
-    if advice.floor == CONSTRUCTION:
-        return f"no line of a profile can allow it in a run: {advice.reason}"
-    if advice.floor is not None:
-        return f"no line of a profile can allow it in a run: the floor forbids it ({advice.floor}): {advice.reason}"
-    return f"no line of a profile allows it: {advice.reason}"
 
 
 def _print_tried(
