@@ -8,7 +8,9 @@ if TYPE_CHECKING:
     from spl.client import Client, Json
 
 THREAD: Final = "th_engine_config"
-ACTOR: Final = "did:sync:system:engine"
+ENGINE: Final = "did:sync:system:engine"
+"""Whom a configuration record is by, and each that tells of a run in the kernel's words."""
+
 CONFIG: Final = "core.engine.config.v1"
 TIER: Final = "core.engine.tier.v1"
 GIVEN: Final = ("trial", "paid", "team")
@@ -19,7 +21,7 @@ TIERS: Final = (*GIVEN, "operator")
 
 def record(said: Json, *, kind: str = CONFIG) -> Json:
     """Give a configuration record, as it is written."""
-    return {"thread": THREAD, "actor": ACTOR, "act": "LEARN", "body": {"kind": kind, **said}}
+    return {"thread": THREAD, "actor": ENGINE, "act": "LEARN", "body": {"kind": kind, **said}}
 
 
 def decide(client: Client, said: Json, *, kind: str = CONFIG) -> Json:

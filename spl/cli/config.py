@@ -12,7 +12,7 @@ from spl.cli.options import common, examples
 from spl.cli.output import is_json, print_document, print_facts, print_json, print_line, print_rows
 from spl.cli.text import shown
 from spl.client import Client, segment
-from spl.decisions import ACTOR, THREAD, TIER, TIERS, decide, decided
+from spl.decisions import ENGINE, THREAD, TIER, TIERS, decide, decided
 from spl.errors import ActorNotCovered
 
 if TYPE_CHECKING:
@@ -170,7 +170,7 @@ def _records(client: Client) -> list[Json] | None:
     """Give the newest record of each thing decided; None where the bearer may read but its own."""
     newest: dict[str, Json] = {}
     # Others may write to this thread as well, and configure nothing by it.
-    for page in client.pages("/v1/records", thread=THREAD, actor=ACTOR):
+    for page in client.pages("/v1/records", thread=THREAD, actor=ENGINE):
         for record in page["data"]:
             newest |= dict.fromkeys(_things(record["body"]), record)
     by_sequence = {record["sequence"]: record for record in newest.values()}
@@ -182,7 +182,7 @@ def _records(client: Client) -> list[Json] | None:
 def _reads_all(client: Client) -> bool:
     # What is not the bearer's is left out of records without a word, and of runs with one.
     try:
-        client.request("GET", "/v1/runs", query={"actor": ACTOR, "limit": 1})
+        client.request("GET", "/v1/runs", query={"actor": ENGINE, "limit": 1})
     except ActorNotCovered:
         return False
     return True

@@ -10,11 +10,11 @@ import json
 from typing import TYPE_CHECKING, Final
 
 from spl.cli.text import brief, shown
+from spl.decisions import ENGINE
 
 if TYPE_CHECKING:
     from spl.client import Json
 
-ENGINE: Final = "did:sync:system:engine"
 LOOP: Final = "core.work.loop.v1"
 OUTCOME: Final = "core.work.loop_outcome.v1"
 
@@ -25,7 +25,7 @@ TEXT: Final = 2000
 """Characters of what is told more of; the kernel's own texts are no longer."""
 
 # The kinds that a run may author itself; no one else can, nor anyone but the kernel the others.
-_RUNS: Final = frozenset(f"core.work.{name}.v1" for name in ("tool_result", "plan", "report"))
+RUNS: Final = frozenset(f"core.work.{name}.v1" for name in ("tool_result", "plan", "report"))
 
 
 def is_beginning(record: Json) -> bool:
@@ -41,7 +41,7 @@ def is_outcome(record: Json) -> bool:
 def step(record: Json) -> str | None:
     """Give the line of a run's record: what it is about and what is said of it; None for any other record."""
     kind = record["body"].get("kind")
-    if not isinstance(kind, str) or (record["actor"] != ENGINE and kind not in _RUNS):
+    if not isinstance(kind, str) or (record["actor"] != ENGINE and kind not in RUNS):
         return None
     said = _said(kind, record["body"])
     return None if said is None else f"{said[0]:<9}  {shown(said[1])}".rstrip()

@@ -16,9 +16,10 @@ from spl.cli import steps
 from spl.cli.completion import runs
 from spl.cli.options import common, examples
 from spl.cli.output import is_json, print_json, print_pairs
-from spl.cli.steps import ENGINE, LINE, LOOP, TEXT, usd
+from spl.cli.steps import LINE, LOOP, RUNS, TEXT, usd
 from spl.cli.text import brief
 from spl.client import Client, segment
+from spl.decisions import ENGINE
 from spl.errors import RunNotFound
 
 if TYPE_CHECKING:
@@ -34,7 +35,6 @@ _KERNELS: Final = frozenset(
         "isolation", "turn", "tool_call", "tool_verdict", "tool_result", "observation", "note", "loop_outcome",
     )
 )  # fmt: skip
-_RUNS: Final = frozenset(f"core.work.{name}.v1" for name in ("tool_result", "plan", "report"))
 
 
 @click.command(epilog=examples("spl why th_run_1", "spl why th_run_1 -o json | jq -r .ended.outcome"))
@@ -89,7 +89,7 @@ def _on_chain(record: Json, actor: str) -> bool:
     kind = record["body"].get("kind")
     if not isinstance(kind, str):
         return False
-    return (record["actor"] == ENGINE and kind in _KERNELS) or (record["actor"] == actor and kind in _RUNS)
+    return (record["actor"] == ENGINE and kind in _KERNELS) or (record["actor"] == actor and kind in RUNS)
 
 
 def _begun(anchor: Json) -> Json:

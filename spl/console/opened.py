@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from spl.console import wire
 from spl.console.text import PAGE, taken, word
 from spl.console.wire import (
-    ENGINE,
     ISOLATION,
     LOOP,
     NOTE,
@@ -20,6 +19,7 @@ from spl.console.wire import (
     TOOL_VERDICT,
     TURN,
 )
+from spl.decisions import ENGINE
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -23,13 +23,14 @@ from spl.console.events import (
 )
 from spl.console.opened import Layer, Opened, Verdict, layers_of, take, verdict_of
 from spl.console.text import LINE, PAGE, taken, word
-from spl.console.wire import ENGINE, ISOLATION, LOOP, OUTCOME, REFUSAL, TOOL_VERDICT, TURN
+from spl.console.wire import ISOLATION, LOOP, OUTCOME, REFUSAL, TOOL_VERDICT, TURN
+from spl.decisions import ENGINE
+from spl.decisions import THREAD as CONFIG_THREAD
 
 if TYPE_CHECKING:
     from spl.console.events import Event
     from spl.console.wire import Json
 
-CONFIG_THREAD: Final = "th_engine_config"
 MOST_RUNS: Final = 2000
 MOST_REFUSALS: Final = 200
 MOST_LINES: Final = 1000

@@ -12,7 +12,6 @@ if TYPE_CHECKING:
 
 Json = dict[str, Any]
 
-ENGINE: Final = "did:sync:system:engine"
 LOOP: Final = "core.work.loop.v1"
 ISOLATION: Final = "core.work.isolation.v1"
 TURN: Final = "core.work.turn.v1"

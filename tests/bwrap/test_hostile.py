@@ -49,7 +49,6 @@ def ending(told: dict[str, Any]) -> tuple[int | None, str | None, str | None]:
         ("import ctypes; ctypes.string_at(0)", None, "SIGSEGV"),
     ],
 )
-@pytest.mark.one_shape
 def test_an_exit_and_a_signal_are_told_apart(
     daemon: Daemon, does: str, code: int | None, name: str | None, extra: str
 ) -> None:
@@ -67,7 +66,6 @@ def test_the_first_reason_it_was_killed_for_stands(daemon: Daemon) -> None:
 
 
 @pytest.mark.parametrize("extra", ["", PID_NAMESPACE], ids=["worker", "pid namespace"])
-@pytest.mark.one_shape
 def test_a_worker_that_ends_within_its_grace_is_not_killed(daemon: Daemon, extra: str) -> None:
     assert ending(play(daemon, entrusted("return None"), extra=extra, grace=30)) == (10, None, None)
 
@@ -86,7 +84,6 @@ def test_a_worker_that_ends_within_its_grace_is_not_killed(daemon: Daemon, extra
     ],
     ids=["ignores every signal", "closes its descriptors", "ignores its socket", "spins"],
 )
-@pytest.mark.one_shape
 def test_a_worker_that_does_not_end_within_its_grace_is_killed_with_the_reason(
     daemon: Daemon, changes: str, extra: str
 ) -> None:
@@ -95,7 +92,6 @@ def test_a_worker_that_does_not_end_within_its_grace_is_killed_with_the_reason(
 
 @pytest.mark.claim("I5")
 @pytest.mark.parametrize("extra", ["", PID_NAMESPACE], ids=["worker", "pid namespace"])
-@pytest.mark.one_shape
 def test_a_worker_that_spins_ends_at_its_processor_time(daemon: Daemon, extra: str) -> None:
     # Soft and hard limit are one, so the signal is SIGKILL, which no init of a pid namespace is spared either.
     told = play(daemon, SPINS, extra=f'{extra}[limits]\ncpu_time = "1s"\n')
@@ -120,7 +116,6 @@ def flood(descriptor: int) -> str:
     return entrusted(f"for _ in range(1 << 10): os.write({descriptor}, b'x' * (1 << 20))", "os._exit(3)")
 
 
-@pytest.mark.one_shape
 def test_what_it_writes_to_standard_error_is_dropped_but_for_the_end(daemon: Daemon) -> None:
     told = play(daemon, flood(2))
 
@@ -129,7 +124,6 @@ def test_what_it_writes_to_standard_error_is_dropped_but_for_the_end(daemon: Dae
     assert told["grown_kib"] < 1024
 
 
-@pytest.mark.one_shape
 def test_nobody_takes_what_it_writes_to_standard_output_after_its_answer(daemon: Daemon) -> None:
     told = play(daemon, flood(1))
 
@@ -148,7 +142,6 @@ def test_nobody_takes_what_it_writes_to_standard_output_after_its_answer(daemon:
         ("/tmp/flood", "32M", errno.EFBIG),
     ],
 )
-@pytest.mark.one_shape
 def test_no_file_holds_more_than_the_sandbox_allows(
     daemon: Daemon, path: str, size: str, refused: int
 ) -> None:
@@ -186,7 +179,6 @@ def test_a_worker_that_ends_once_it_is_ready_is_refused_or_seen_to_have_ended(da
     ],
     ids=["as the credential comes", "with the first byte of it", "with all of it"],
 )
-@pytest.mark.one_shape
 def test_a_worker_that_dies_as_it_is_entrusted_is_seen_to_have_ended(daemon: Daemon, does: str) -> None:
     assert ending(play(daemon, f"def _credential(): {does}; os._exit(8)")) == (8, None, None)
 

@@ -137,7 +137,6 @@ def test_a_profile_with_a_process_id_namespace_is_confirmed_too(daemon: Daemon) 
 
 @pytest.mark.claim("I3")
 @pytest.mark.parametrize("home", [b"a home", b"a\nhome", b"a\thome\\", b"\xff\xfe", b"a\x0chome\xc2\x85"])
-@pytest.mark.one_shape
 def test_a_home_may_have_any_name(daemon: Daemon, home: bytes) -> None:
     assert daemon.play("receipt", home=home)["receipt"]["layers"]
 
@@ -200,7 +199,6 @@ def test_another_program_altogether_is_refused(daemon: Daemon) -> None:
 @pytest.mark.parametrize(
     "before", ["pass", "os.close(1)", "import signal; signal.signal(15, signal.SIG_IGN)"]
 )
-@pytest.mark.one_shape
 def test_a_program_that_says_nothing_is_refused_at_the_deadline(daemon: Daemon, before: str) -> None:
     silent = f"def attempt_all(rows):\n    {before}\n    os.write(2, b'still thinking')\n    os.read(0, 1)"
 

@@ -28,7 +28,6 @@ def test_a_source_that_went_after_the_plan_was_made_is_refused_before_any_proces
 
 @pytest.mark.claim("I3")
 @pytest.mark.parametrize("called", ["plain", "a b\nc", "é#\\040", "--bind"])
-@pytest.mark.one_shape
 def test_a_folder_of_any_name_is_shown_and_what_stands_in_it_is_not_made_on_the_host(
     daemon: Daemon, called: str
 ) -> None:

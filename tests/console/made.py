@@ -7,7 +7,7 @@ from typing import Any
 
 from spl.console.events import Recorded, Runs, Told
 from spl.console.state import State, apply
-from spl.console.wire import ENGINE
+from spl.decisions import ENGINE
 
 Json = dict[str, Any]
 

@@ -21,8 +21,6 @@ if TYPE_CHECKING:
 
     from tests.end_to_end.daemon import Daemon, Shape
 
-pytestmark = pytest.mark.one_shape
-
 MEMINFO = "MemTotal: 99999999 kB\nMemFree: 1 kB\nMemAvailable: {} kB\n"
 GIB = 1 << 20
 """In kB, as the kernel says it."""

@@ -185,7 +185,6 @@ def test_it_has_eight_connections_and_those_beyond_are_closed_unread(daemon: Dae
 
 
 @pytest.mark.claim("T7", "A3")
-@pytest.mark.one_shape
 def test_ten_thousand_requests_keep_nobody_else_from_working_nor_their_run_from_being_stopped(
     daemon: Daemon,
 ) -> None:

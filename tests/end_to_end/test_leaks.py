@@ -13,11 +13,9 @@ if TYPE_CHECKING:
 
 
 @pytest.mark.claim("A3", "I9", "I13")
-def test_after_twenty_runs_and_three_that_were_killed_everything_is_as_it_was(
-    shape: Shape, home: Path
-) -> None:
+def test_after_fifty_runs_and_five_that_were_killed_everything_is_as_it_was(shape: Shape, home: Path) -> None:
     with shape.daemon(home, **leaks.SETTING) as daemon:
-        figures = leaks.soak(daemon, runs=20, kills=3, seed=1)
+        figures = leaks.soak(daemon, runs=50, kills=5, seed=1)
 
         assert figures.leaked() == {}
         assert figures.after["processes"] == {}

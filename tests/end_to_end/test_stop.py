@@ -16,8 +16,6 @@ if TYPE_CHECKING:
     from tests.end_to_end.daemon import Daemon, Shape
     from tests.end_to_end.model import Model
 
-pytestmark = pytest.mark.one_shape
-
 STOPS: tuple[tuple[str, dict[str, Any] | None], ...] = (
     ("/v1/runs/{}/events", {"type": "stop"}),
     ("/v1/work/loop/{}/cancel", None),
