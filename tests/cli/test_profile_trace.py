@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, NoReturn, cast
 import pytest
 
 from bwrap import strace
-from spl.cli.profiles import trace
+from spl.cli.profiles import attempting
 from spl.cli.profiles.free import Ended, tracer_options
 
 if TYPE_CHECKING:
@@ -35,7 +35,7 @@ def test_an_interrupt_before_a_confined_run_has_begun_leaves_nothing_unawaited(
         raise KeyboardInterrupt
 
     monkeypatch.setattr(asyncio, "run", interrupted)
-    attempt = trace._Attempt(cast("trace._Trial", Trial()), Ended(0, ""), "strace", cast("Any", None))
+    attempt = attempting.Attempt(cast("attempting.Trial", Trial()), Ended(0, ""), "strace", cast("Any", None))
     with warnings.catch_warnings(record=True) as said:
         # Of that alone: what another test left unclosed is collected here too.
         warnings.simplefilter("ignore")

@@ -2,39 +2,30 @@
 
 from __future__ import annotations
 
-import asyncio
 import difflib
-import hashlib
 import json
 import os
 import re
 import shlex
-import signal
-import stat
-from contextlib import ExitStack, closing, suppress
-from typing import TYPE_CHECKING, Any, Final, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import click
 
-from bwrap import difference, drafting, lines, seccomp, strace, trying
+from bwrap import difference, drafting, lines, strace
 from bwrap import host as hosts
 from bwrap.advice import Adviser
-from bwrap.errors import LayerError, ProfileError
 from bwrap.library import is_name
 from bwrap.lint import lint_here
-from bwrap.mounts import Kind
 from bwrap.needs import LEAST
 from bwrap.refusals import USUAL_CALLS
-from bwrap.refusals import writable as writable_line
-from bwrap.trying import Streams
-from bwrap.usage import Usage, limit_lines, measured
 from spl import hardening
 from spl.cli.options import common, examples
-from spl.cli.profiles.free import PIECE, Ended, run_free
+from spl.cli.profiles.attempting import Attempt, Trial, is_file
+from spl.cli.profiles.free import Ended, run_free
 from spl.cli.profiles.places import home_of, home_to_write, library_of, places_of, refusals
-from spl.cli.profiles.refused import known, say_refused, wire
+from spl.cli.profiles.refused import say_refused, wire
 from spl.cli.profiles.saving import profile_name, require_free, save
-from spl.cli.profiles.trial import pool_of, program_of, reachable
+from spl.cli.profiles.trial import pool_of, program_of
 from spl.cli.progress import end_in_order, working
 from spl.cli.text import brief, shown
 from spl.errors import HostRefused, ProfileBelowFloor, ProfileInvalid
@@ -45,21 +36,12 @@ if TYPE_CHECKING:
 
     from bwrap.advice import Advice
     from bwrap.drafting import Draft
-    from bwrap.host import Host
     from bwrap.library import Library
     from bwrap.lines import Line
-    from bwrap.plan import Places
     from bwrap.profile import Profile
     from bwrap.refusals import Refused
-    from bwrap.seccomp import Filter, Rules
-    from bwrap.uids import Pool
-    from spl.home import Home
 
     Json = dict[str, Any]
-
-_CALLED_OFF: Final = frozenset(
-    128 + number for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
-)
 
 
 @click.command(
@@ -130,7 +112,7 @@ def trace_profile(
         if to_save:
             require_free(library, where, chosen)
         pool = pool_of(home)
-        trial = _Trial(library, over, chosen, words, host, places, where)
+        trial = Trial(library, over, chosen, words, host, places, where)
         adviser = Adviser(over, library.draft, host, places)
         kept = [lines.show(os.path.abspath(path)) for path in read_only]
         if over.limits.processes < LEAST["processes"][0]:
@@ -145,7 +127,7 @@ def trace_profile(
         candidates = trial.candidates(usage, seconds)
         first, forbidden = drafting.judged(candidates, kept, adviser)
         forbidden = [each for each in forbidden if each[0] not in map(lines.allow, USUAL_CALLS)]
-        attempt = _Attempt(trial, free, tracer, pool)
+        attempt = Attempt(trial, free, tracer, pool)
         if no_check:
             draft = drafting.Draft([*kept, *(each for each in first if each not in kept)])
         else:
@@ -189,131 +171,7 @@ def trace_profile(
         }
         click.echo(json.dumps(document), err=True)
     if not (no_check or draft.same):
-        _fail(command, free, attempt.ended, refused, alone=usage.reads_input and not _is_file(0))
-
-
-class _Trial:
-    """A command and what its draft is made upon."""
-
-    def __init__(
-        self,
-        library: Library,
-        over: Profile,
-        name: str,
-        words: Sequence[str],
-        host: Host,
-        places: Places,
-        home: Home,
-    ) -> None:
-        self._library, self._over, self._name, self._words = library, over, name, words
-        self._host, self._places, self._home = host, places, home
-        self._filters: dict[str, Filter] = {}
-
-    def text(self, drafted: Sequence[Line], remarks: Sequence[str] = ()) -> str:
-        """Give the draft as a profile."""
-        description = f"What {shown(os.path.basename(self._words[0]))!r} needs beyond {self._over.name!r}."
-        return drafting.text(self._over.name, description, drafted, remarks)
-
-    def prepared(self, drafted: Sequence[Line]) -> trying.Prepared:
-        """Give the command as it is tried under a draft; raises what `trying.prepare` does."""
-        profile = reachable(self._library.draft(self._name, self.text(drafted)), self._home, self._places)
-        return trying.prepare(profile, self._host, self._places, self._words, compiled=self._compiled)
-
-    def _compiled(self, rules: Rules) -> Filter:
-        """Compile some rules once: each time takes longer than the run it is for."""
-        key = repr((sorted(rules.allow), sorted(rules.when.items()), sorted(rules.refuse.items())))
-        if key not in self._filters:
-            self._filters[key] = seccomp.compile_filter(rules)
-        return self._filters[key]
-
-    def candidates(self, usage: Usage, seconds: float) -> list[Line]:
-        """Give a line for all that was used and is not there: calls, files, a folder to write in, limits."""
-        plan = self.prepared([]).plan
-        shown_now = [mount.target for mount in plan.find(Kind.READ_ONLY)]
-        never = [str(self._home.path), os.path.expanduser("~"), self._host.python.library]
-        scratch = [path for path in usage.changed if path.startswith("/tmp/")]  # noqa: S108 - inside the sandbox
-        written = [path for path in usage.changed if path not in scratch]
-        paths = drafting.sources_of(usage.opened, shown_now, never)
-        # Calls last: what is left out first is files, under a filter that is compiled already.
-        return [
-            *([lines.folder_in_memory("@scratch")] if scratch else []),
-            *filter(None, (writable_line(os.fsencode(path)) for path in written)),
-            *map(_shown, paths),
-            *limit_lines(measured(usage, seconds), self._over.limits),
-            *usage.refused,
-        ]
-
-
-class _Attempt:
-    """Runs the command confined under a draft, and holds it against the free run."""
-
-    def __init__(self, trial: _Trial, free: Ended, tracer: str, pool: Pool) -> None:
-        self._trial, self._free, self._tracer, self._pool = trial, free, tracer, pool
-        self.ended = free
-
-    def __call__(self, drafted: Sequence[Line], *, watched: bool) -> tuple[bool, list[Refused]]:
-        try:
-            prepared = self._trial.prepared(drafted)
-            # Closed whatever happens, for an interrupt may come before it has begun.
-            with closing(self._run(prepared, watched=watched)) as running:
-                tried, self.ended = asyncio.run(running)
-        except (LayerError, ProfileError):
-            if watched:
-                raise
-            # Without some line what another shows cannot be mounted, or nothing can start: then it is needed.
-            return False, []
-        if self.ended.status in _CALLED_OFF and self._free.status not in _CALLED_OFF:
-            # A signal goes on to the command that runs now; whoever sent it means all of them.
-            raise KeyboardInterrupt
-        return self.ended == self._free, known(tried)
-
-    async def _run(self, prepared: trying.Prepared, *, watched: bool) -> tuple[trying.Tried, Ended]:
-        """Run it with its output into a pipe that is read as it comes, and its complaints unseen."""
-        seen = hashlib.sha256()
-        loop = asyncio.get_running_loop()
-        with ExitStack() as held:
-            given = _reopened(0)
-            held.callback(os.close, given)
-            quiet = os.open(os.devnull, os.O_WRONLY | os.O_CLOEXEC)
-            held.callback(os.close, quiet)
-            reading, writing = os.pipe2(os.O_CLOEXEC)
-            held.callback(os.close, reading)
-            os.set_blocking(reading, False)
-            drained = loop.create_future()
-
-            def take() -> None:
-                with suppress(BlockingIOError):
-                    if piece := os.read(reading, PIECE):
-                        seen.update(piece)
-                        return
-                    loop.remove_reader(reading)
-                    drained.set_result(None)
-
-            loop.add_reader(reading, take)
-            try:
-                tried = await trying.run(
-                    prepared,
-                    strace=self._tracer if watched else None,
-                    pool=self._pool,
-                    streams=Streams(given, writing, quiet),
-                )
-            finally:
-                os.close(writing)
-            await drained
-        return tried, Ended(tried.status, seen.hexdigest())
-
-
-def _is_file(descriptor: int) -> bool:
-    try:
-        return stat.S_ISREG(os.fstat(descriptor).st_mode)
-    except OSError:
-        return False
-
-
-def _reopened(descriptor: int) -> int:
-    """Give a file anew from its beginning, and nothing in the place of what can be read but once."""
-    path = f"/proc/self/fd/{descriptor}" if _is_file(descriptor) else os.devnull
-    return os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        _fail(command, free, attempt.ended, refused, alone=usage.reads_input and not is_file(0))
 
 
 def _real(program: str) -> str:
@@ -332,14 +190,6 @@ def _utf_8(words: Sequence[str]) -> Sequence[str]:
 def _named_for(program: str, library: Library) -> str:
     name = re.sub(r"[^a-z0-9-]+", "-", os.path.basename(program).lower()).strip("-")
     return name if is_name(name) and name not in library.shipped() else "traced"
-
-
-def _shown(path: str) -> Line:
-    try:
-        return lines.show(path)
-    except ValueError:
-        # A name for nothing, so that it is told of as what no profile can have.
-        return lines.show(f"/{shown(path)}?")
 
 
 def _remarks(draft: Draft, forbidden: Sequence[tuple[Line, Advice]]) -> list[str]:
