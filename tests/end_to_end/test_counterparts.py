@@ -29,8 +29,6 @@ if TYPE_CHECKING:
 
     from tests.end_to_end.daemon import Daemon, Shape
 
-pytestmark = pytest.mark.one_shape
-
 Json = dict[str, Any]
 
 TURN = "core.work.turn.v1"
