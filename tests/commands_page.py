@@ -19,25 +19,25 @@ INTRODUCTION = """\
 # Commands
 
 Options stand after the command they belong to, as in `spl doctor --home PATH`; those that every command has (`bench`,
-`completion`, `escape` and `version` have only `-o`) are these:
+`completion`, `escape`, `service` and `version` have only `-o`) are these:
 
 {common}
 `-o json` prints a document on standard output, `-o table` is for people: a table is the default on a terminal, JSON
-elsewhere; `serve`, `token show`, `completion` and `version` print plain text unless JSON is asked for. The standard
-output of `profile try` and `profile trace` is the command's that is run: their document is the last line on standard
-error, before an error, and only when it is asked for. In a table, control characters and direction overrides of what
-comes from elsewhere are shown as escapes.
+elsewhere; `serve`, `service show`, `token show`, `completion` and `version` print plain text unless JSON is asked for.
+The standard output of `profile try` and `profile trace` is the command's that is run: their document is the last line
+on standard error, before an error, and only when it is asked for. In a table, control characters and direction
+overrides of what comes from elsewhere are shown as escapes.
 
 {streaming} also know `-o stream-json`: one JSON document
 a line, each written as soon as it is there. `thread watch` and `runs tail` do so with `-o json` too, since what they
 print has no end. What takes long shows how far it is on standard error, where that is a terminal.
 
 `init`, `stop`, `backup`, `restore` and `token show` work on a home alone, `token rotate` too when no daemon runs in it;
-`doctor`, `profile`, `errors` and `completion` do without a home, and `escape` and `bench` make and throw away their
-own. Any other command finds its daemon by `--home`, else by `SPL_URL` (`http://HOST:PORT`, with the bearer in
-`SPL_TOKEN`), else by `SPL_HOME`, its alias `SYNCROPEL_HOME`, or `~/.syncro`; in a home it uses the operator's socket
-and needs no token. The daemon speaks no TLS: a token that is sent to another machine is warned of, and a tunnel
-(`ssh -L`) keeps it secret.
+`doctor`, `profile`, `service`, `errors` and `completion` do without a home, and `escape` and `bench` make and throw
+away their own. Any other command finds its daemon by `--home`, else by `SPL_URL` (`http://HOST:PORT`, with the bearer
+in `SPL_TOKEN`), else by `SPL_HOME`, its alias `SYNCROPEL_HOME`, or `~/.syncro`; in a home it uses the operator's socket
+and needs no token. The daemon speaks no TLS: a token that is sent to another machine is warned of, and a tunnel (`ssh
+-L`) keeps it secret.
 
 It exits 0 only on success; `profile try` exits as its command did. An error is one line on standard error, `spl: CODE:
 what failed; what to do`, under it the line of a profile or an expression that is at fault, and with `-o json` the

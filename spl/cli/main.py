@@ -35,6 +35,10 @@ COMMANDS: Final[Mapping[str, tuple[str, str]]] = {
         "spl.cli.doctor:doctor",
         "Say whether this host can confine workers, and what to do where it cannot.",
     ),
+    "service": (
+        "spl.cli.service:service",
+        "Print the units, and what goes beside them, that run the daemon as a service.",
+    ),
     "run": ("spl.cli.runs:run", "Start a run towards GOAL and wait until it has ended."),
     "runs": ("spl.cli.runs:runs", "List runs, show one, follow what they do, or stop one."),
     "know": ("spl.cli.records:know", "Write a record and print it as the log holds it."),
@@ -76,7 +80,7 @@ COMMANDS: Final[Mapping[str, tuple[str, str]]] = {
 """Each command's place and its short help, so that `spl --help` loads none of them."""
 
 HEADINGS: Final[Mapping[str, tuple[str, ...]]] = {
-    "Daemon": ("init", "serve", "stop", "status", "doctor", "console"),
+    "Daemon": ("init", "serve", "stop", "status", "doctor", "console", "service"),
     "Runs": ("run", "runs", "why"),
     "The log": ("know", "thread", "verify", "backup", "restore"),
     "Who may what": ("member", "token", "config"),

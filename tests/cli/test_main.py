@@ -34,6 +34,7 @@ LEAVES = {tuple(name.split()[1:]): command for name, command in leaves()}
 def test_the_commands_are_those_of_the_contract() -> None:
     assert [" ".join(path) for path in LEAVES] == [
         "init", "serve", "stop", "status", "doctor", "console",
+        "service list", "service show",
         "run", "runs list", "runs show", "runs stop", "runs tail", "why",
         "know", "thread records", "thread watch", "verify", "backup", "restore",
         "member add", "member list", "member revoke",
@@ -61,8 +62,8 @@ def test_the_list_of_commands_says_what_each_command_says_of_itself(name: str) -
 def test_every_command_takes_a_home_and_an_output_format(path: tuple[str, ...]) -> None:
     options = {option for parameter in LEAVES[path].params for option in parameter.opts}
     assert {"-o", "--output"} <= options
-    # The suite and the benchmark have homes of their own, and throw them away.
-    assert "--home" in options or path[0] in {"bench", "completion", "escape", "version"}
+    # The suite and the benchmark have homes of their own, and throw them away; the units are of no home.
+    assert "--home" in options or path[0] in {"bench", "completion", "escape", "service", "version"}
 
 
 def test_every_command_stands_under_one_heading() -> None:

@@ -35,7 +35,9 @@ if TYPE_CHECKING:
     from escape.installation import Installation
     from tests.end_to_end.daemon import Daemon
 
-LOCAL = {"bench", "completion", "doctor", "errors", "escape", "init", "profile", "serve", "version"}
+LOCAL = {
+    *("bench", "completion", "doctor", "errors", "escape", "init", "profile", "serve", "service", "version"),
+}
 """Commands that ask no daemon, whatever SPL_URL says."""
 
 
