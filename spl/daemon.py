@@ -44,6 +44,7 @@ from spl.kernel.kernel import Kernel
 from spl.kernel.members import Members
 from spl.kernel.principals import operator_did
 from spl.kernel.usage import Usage
+from spl.notify import Notifier
 from spl.records.sqlite import SqliteStore
 from spl.settings import uid_range
 from spl.threads import Unawaited
@@ -69,7 +70,12 @@ _WORKER_BODY_BYTES = 8 << 20
 _MOST_CONNECTIONS = 1024
 _MOST_OF_ONE_WORKER = 8
 _LOOK_SECONDS = 0.5
+# For a service manager: of a log that must be rewritten when it is opened, and of what remains to be done at the end.
+_BYTES_A_SECOND = 4 << 20
+_END_SECONDS = 20.0
 _WORKERS = "run/workers"
+
+_NOBODY = Notifier()
 
 _log = structlog.get_logger("spl.daemon")
 
@@ -95,10 +101,10 @@ async def trial(settings: Settings) -> tuple[Isolation, int]:
         return isolation, places.capacity(each)
 
 
-async def serve(settings: Settings, *, announce: Callable[[str], None]) -> None:
+async def serve(settings: Settings, *, announce: Callable[[str], None], notifier: Notifier = _NOBODY) -> None:
     """Run the daemon until SIGTERM, SIGINT or SIGHUP.
 
-    `announce` is told, once, where it listens and which layers it could confirm.
+    `announce` is told, once, where it listens and which layers it could confirm; `notifier` how it goes all along.
 
     Must be the main thread's: workers die with the thread that started them (PR_SET_PDEATHSIG, prctl(2)).
     Raises an `SplError` when it cannot start; what it took is given back then, and a home it made stays.
@@ -111,6 +117,7 @@ async def serve(settings: Settings, *, announce: Callable[[str], None]) -> None:
     loop.set_default_executor(Unawaited())
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         loop.add_signal_handler(number, stopping.set)
+    notifier.tell("starting", seconds=_opening_seconds(settings))
     async with contextlib.AsyncExitStack() as stack:
         try:
             daemon = await assemble(settings, stack, stopping, log=log)
@@ -119,8 +126,13 @@ async def serve(settings: Settings, *, announce: Callable[[str], None]) -> None:
                 raise
         else:
             announce(daemon.announcement())
-            async with daemon.backups.kept_up(daemon.kernel.store.count):
+            notifier.tell(daemon.status(), "READY=1")
+            async with (
+                notifier.kept_up(daemon.status, daemon.kernel.store.answers),
+                daemon.backups.kept_up(daemon.kernel.store.count),
+            ):
                 await stopping.wait()
+                notifier.tell("stopping", "STOPPING=1", seconds=_ending_seconds(settings))
         _log.info("stopping")
 
 
@@ -158,6 +170,16 @@ class Daemon:
                 ),
             )
         )
+
+    def status(self) -> str:
+        """Say in one line what it does, and what it cannot."""
+        runs, refused = len(self.kernel.live), self.transports.isolation.refused
+        said = ["serving", f"{runs} run{'' if runs == 1 else 's'}"]
+        if refused is not None:
+            said.append(f"sandboxed starts refused: layer {printable(refused.layer)}")
+        if self.kernel.store.failing is not None:
+            said.append("the log takes no records")
+        return ", ".join(said)
 
     async def health(self) -> dict[str, Any]:
         """Give what `GET /v1/engine/health` answers."""
@@ -269,6 +291,19 @@ async def assemble(
     stack.push_async_callback(transports.stop)
     daemon.capacity = (await transports.room(config.profile, seconds=_LOOK_SECONDS)).capacity
     return daemon
+
+
+def _opening_seconds(settings: Settings) -> float | None:
+    """Give the seconds that opening a long log may take; None for one that is not long."""
+    with contextlib.suppress(OSError):
+        seconds = os.path.getsize(Home(settings.home).database) / _BYTES_A_SECOND
+        return seconds if seconds > _END_SECONDS else None
+    return None
+
+
+def _ending_seconds(settings: Settings) -> float:
+    """Give the most seconds that the end may take by the settings."""
+    return settings.run_grace_seconds + settings.stop_grace_seconds + _END_SECONDS
 
 
 def _broker(settings: Settings) -> Broker:

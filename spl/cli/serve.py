@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import sys
 from typing import TYPE_CHECKING, Final
 
@@ -77,6 +78,12 @@ def _serve(settings: Settings, output: str | None, *, let_go: bool) -> None:
     from spl import hardening  # noqa: PLC0415
 
     hardening.drop_secrets()
+    from spl.notify import Notifier  # noqa: PLC0415
+
+    taken = Notifier.take()
+    if let_go:
+        # In the background it is not the process that the manager, if there is one, has started.
+        taken.close()
     # Everything the daemon is made of: not for --daemon, whose other process imports it.
     from spl import daemon  # noqa: PLC0415
 
@@ -85,7 +92,8 @@ def _serve(settings: Settings, output: str | None, *, let_go: bool) -> None:
         if let_go:
             detached.let_go()
 
-    asyncio.run(daemon.serve(settings, announce=announce))
+    with contextlib.closing(taken):
+        asyncio.run(daemon.serve(settings, announce=announce, notifier=taken))
 
 
 def _start(settings: Settings, given: Mapping[str, object], output: str | None) -> int:

@@ -242,6 +242,12 @@ class SqliteStore:
         count: int = (await self._read(queries.COUNT, ()))[0][0]
         return count
 
+    async def answers(self) -> None:
+        """See `Store.answers`."""
+        answered = asyncio.Event()
+        self._writer.ask(lambda: self._call_in_loop(answered.set))
+        await answered.wait()
+
     def subscribe(self, callback: Callable[[Record], None]) -> Callable[[], None]:
         """See `Store.subscribe`."""
         key = object()

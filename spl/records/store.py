@@ -126,6 +126,13 @@ class Store(Protocol):
         """Give how many records the log holds."""
         ...
 
+    async def answers(self) -> None:
+        """Return once what writes the log has come round to this; a log that cannot be written is no hindrance.
+
+        Never returns where that has stopped, or hangs.
+        """
+        ...
+
     def subscribe(self, callback: Callable[[Record], None]) -> Callable[[], None]:
         """Have each newly created record told to `callback`; give the function that ends it.
 

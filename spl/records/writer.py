@@ -63,7 +63,7 @@ class Writer:
         """What was found wrong with the log, after which nothing more is written."""
         self._deliver = deliver
         self._ended = ended
-        self._queue: queue.SimpleQueue[list[Append] | None] = queue.SimpleQueue()
+        self._queue: queue.SimpleQueue[list[Append] | Callable[[], object] | None] = queue.SimpleQueue()
         self._group: list[Append] = []
         # A daemon thread: a process that ends without close() must not hang on it. What it was about to
         # write has been acknowledged to no one.
@@ -73,6 +73,10 @@ class Writer:
     def put(self, appends: list[Append]) -> None:
         """Queue appends."""
         self._queue.put(appends)
+
+    def ask(self, answer: Callable[[], object]) -> None:
+        """Have the writer's thread call this once it has come to it, whatever it can write."""
+        self._queue.put(answer)
 
     def refuse(self, error: StoreDamaged) -> None:
         """Have every later append answered so; the first such error stays. Any thread may say it."""
@@ -88,9 +92,11 @@ class Writer:
         left, self._group = self._group, []
         while True:
             try:
-                left += self._queue.get_nowait() or []
+                taken = self._queue.get_nowait()
             except queue.Empty:
                 return left
+            if isinstance(taken, list):
+                left += taken
 
     def _run(self) -> None:
         try:
@@ -105,13 +111,16 @@ class Writer:
 
     def _take(self) -> bool:
         """Wait for appends and take all that have come by then; False when those were the last."""
-        appends = self._queue.get()
-        while appends is not None:
-            self._group += appends
+        taken = self._queue.get()
+        while taken is not None:
+            if isinstance(taken, list):
+                self._group += taken
+            else:
+                taken()
             if len(self._group) >= _GROUP:
                 return True
             try:
-                appends = self._queue.get_nowait()
+                taken = self._queue.get_nowait()
             except queue.Empty:
                 return True
         return False

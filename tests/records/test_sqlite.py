@@ -307,12 +307,29 @@ def test_a_full_log_refuses_and_still_reads_and_writes_again_when_there_is_room(
         )
         assert [type(result) for result in results] == [StoreUnavailable] * 2
         assert "full" in str(results[1])
+        # It is no less alive for that, and no less full for having answered.
+        await store.answers()
         failing.append(store.failing)
         assert await texts(store) == ["a", "b"]
         store._writer_connection.execute("PRAGMA max_page_count = 1000000")
         await store.append([draft("x" * 100_000)])
         assert [*failing, store.failing] == [None, str(results[1]), None]
         assert await store.count() == 3
+
+    in_store(make_store, scenario)
+
+
+def test_a_writer_that_hangs_does_not_answer(make_store: MakeStore) -> None:
+    async def scenario(store: Store) -> None:
+        assert isinstance(store, SqliteStore)
+        goes_on = threading.Event()
+        store._writer.ask(lambda: goes_on.wait(30))
+        asked = asyncio.ensure_future(store.answers())
+        # The readers are other threads: what they answer tells nothing of the writer.
+        assert await store.count() == 0
+        assert not asked.done()
+        goes_on.set()
+        await asked
 
     in_store(make_store, scenario)
 
