@@ -39,7 +39,7 @@ def world_readable() -> Iterator[Installation]:
     A program of it runs as `subprocess.run([*copy.command, "-m", module], env=copy.env, user=uid, …)`.
     """
     with tempfile.TemporaryDirectory(prefix="spl-", dir="/tmp") as folder:
-        copied = installation.copy(folder, rooms=(*installation.ROOMS, "tests"))
+        copied = installation.copy(folder, rooms=(*installation.ROOMS, "contrib", "tests"))
         yield copied._replace(command=[*copied.command, "-W", "error"])
 
 
