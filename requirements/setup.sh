@@ -37,6 +37,7 @@ has() {
             else
                 find_python ', ensurepip, venv' >/dev/null
             fi ;;
+        systemd) command -v systemd-analyze >/dev/null ;;
         e2fsprogs) PATH="$PATH:/usr/sbin:/sbin" command -v mkfs.ext4 >/dev/null ;;
         *) command -v "$1" >/dev/null ;;
     esac
@@ -51,8 +52,9 @@ list_missing() {
 }
 
 install_packages() {
-    # With strace 'spl profile try' says what was refused; the tests let disks of their own fail with it and e2fsprogs, and type in tmux.
-    if can_install; then packages="$packages strace e2fsprogs tmux"; fi
+    # With strace 'spl profile try' says what was refused. The tests let disks of their own fail with it and e2fsprogs, type in
+    # tmux, and boot systemd in namespaces of its own.
+    if can_install; then packages="$packages strace e2fsprogs tmux systemd"; fi
     list_missing
     [ -n "$missing" ] || { say 'system packages: all there'; return; }
     if can_install; then
