@@ -26,21 +26,7 @@ from prometheus_client import (
 from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4, generate_latest
 from prometheus_client.openmetrics import exposition as openmetrics
 
-from spl.errors import (
-    AdmissionCeiling,
-    Internal,
-    InvalidBody,
-    IsolationUnavailable,
-    ModelUnpriced,
-    ProviderFailed,
-    RunActorNotCovered,
-    StoreDamaged,
-    StoreUnavailable,
-    TokenRevoked,
-    WorkConcurrencyExceeded,
-    WorkDailyCapExceeded,
-    WorkDailyCountExceeded,
-)
+from spl import errors
 from spl.inference.broker import BROKEN_OFF
 from spl.kernel.names import ENGINE, IN_PROCESS, LOOP, OBSERVATION, OUTCOME, REFUSAL, SANDBOXED
 from spl.kernel.observations import SHIPPED
@@ -91,18 +77,18 @@ BESIDE: Final = ("sandbox", "image", "profile")
 REFUSALS: Final = tuple(
     error.code
     for error in (
-        AdmissionCeiling,
-        Internal,
-        InvalidBody,
-        IsolationUnavailable,
-        ModelUnpriced,
-        RunActorNotCovered,
-        StoreDamaged,
-        StoreUnavailable,
-        TokenRevoked,
-        WorkConcurrencyExceeded,
-        WorkDailyCapExceeded,
-        WorkDailyCountExceeded,
+        errors.AdmissionCeiling,
+        errors.Internal,
+        errors.InvalidBody,
+        errors.IsolationUnavailable,
+        errors.ModelUnpriced,
+        errors.RunActorNotCovered,
+        errors.StoreDamaged,
+        errors.StoreUnavailable,
+        errors.TokenRevoked,
+        errors.WorkConcurrencyExceeded,
+        errors.WorkDailyCapExceeded,
+        errors.WorkDailyCountExceeded,
     )
 )
 _TOKENS: Final = ("input", "cached_input", "output")
@@ -124,8 +110,13 @@ class _Series(Generic[_M]):
         self._made: dict[tuple[str, ...], _M] = {row: metric.labels(*row) for row in rows}
 
     def of(self, *values: str) -> _M:
-        """Give the series of these values; of what is not among them, the one of `OTHER` throughout."""
-        return self._made.get(values) or self._metric.labels(*(OTHER for _ in values))
+        """Give the series of these values; one that is none of its label's counts as `OTHER`."""
+        return self._made.get(values) or self._metric.labels(
+            *(
+                value if value in known else OTHER
+                for value, known in zip(values, zip(*self._made, strict=True), strict=True)
+            )
+        )
 
     def each(self) -> Iterable[tuple[str, _M]]:
         """Give the series with the value of their first label."""
@@ -270,7 +261,7 @@ class Instruments:
             "spl_provider_calls_failed",
             "Calls without a usable reply, by the error's code; BROKEN_OFF where the run ended before it came.",
             "provider code",
-            [(provider, ProviderFailed.code), (provider, BROKEN_OFF)],
+            [(provider, errors.ProviderFailed.code), (provider, BROKEN_OFF)],
         )
         self.cost = self._labelled(
             Counter,

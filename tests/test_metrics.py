@@ -13,7 +13,8 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from spl.errors import StoreDamaged
 from spl.kernel import names
-from spl.metrics import OUTCOMES, VERDICTS
+from spl.metrics import OTHER, OUTCOMES, VERDICTS
+from spl.records.record import Draft
 from spl.records.verification import judgement
 from tests.api.served import serve
 from tests.claims import ROOT
@@ -88,6 +89,28 @@ def test_no_hostile_name_is_in_a_label_and_the_number_of_series_is_the_same_afte
     serve(
         tmp_path, talk, calls(call("calculate", "c0", expression="1+1"), call(HOSTILE, "c1")), says("Done.")
     )
+
+
+def test_a_value_that_nobody_knows_counts_as_another_and_what_is_not_the_kernels_does_not_count(
+    tmp_path: Path,
+) -> None:
+    async def talk(served: Served) -> None:
+        mia, engine = "did:sync:user:mia", names.ENGINE
+        for actor, transport in ((mia, "sandboxed"), (engine, "sandboxed"), (engine, HOSTILE)):
+            body = {"kind": names.OUTCOME, "transport": transport, "outcome": HOSTILE}
+            await served.here.store.append([Draft("th_x", actor, "KNOW", body)])
+        found = await scraped(served)
+        ended = {
+            labels: value
+            for (name, labels), value in found.items()
+            if name == "spl_runs_ended_total" and value
+        }
+        assert ended == {
+            frozenset({("transport", "sandboxed"), ("outcome", OTHER)}): 1,
+            frozenset({("transport", OTHER), ("outcome", OTHER)}): 1,
+        }
+
+    serve(tmp_path, talk)
 
 
 def test_what_is_counted_is_what_stands_in_the_log(tmp_path: Path) -> None:
