@@ -49,9 +49,9 @@ each label are those below, so the number of series does not depend on what runs
 
 What stands in the log is counted as it becomes durable: starts, outcomes, observations, refusals by layer. All counters
 begin at 0 with the daemon, and `rate()` knows that; what the runs of a daemon that was killed came to is not among
-them. A scrape reads no record, and takes some three milliseconds whatever the log's size. Requests are not
-counted: the daemon listens on loopback for a few who are known, and what a request leads to is counted as a start, a
-verdict or a commit.
+them. A scrape reads no record, and keeps the daemon from other work for a millisecond, and for another where sixty
+workers live. Requests are not counted: the daemon listens on loopback for a few who are known, and what a request leads
+to is counted as a start, a verdict or a commit.
 
 ## Alerts and a dashboard
 
