@@ -18,6 +18,7 @@ import structlog
 
 from bwrap import host as hosts
 from bwrap.errors import ConfinementError, LayerError
+from bwrap.layers import every_layer
 from bwrap.ledger import Ledger
 from bwrap.library import Library
 from bwrap.plan import Places
@@ -44,6 +45,7 @@ from spl.kernel.kernel import Kernel
 from spl.kernel.members import Members
 from spl.kernel.principals import operator_did
 from spl.kernel.usage import Usage
+from spl.metrics import Metrics
 from spl.records.sqlite import SqliteStore
 from spl.settings import uid_range
 from spl.threads import Unawaited
@@ -234,6 +236,14 @@ async def assemble(
     authenticator = Authenticator(
         kernel.operator, token, kernel.members, rotated=lambda: home.rotate_token(login())
     )
+    metrics = Metrics(
+        kernel,
+        store,
+        transports,
+        version=__version__,
+        shape=str(hosts.shape()),
+        layers=[layer.name for layer in every_layer()],
+    )
     watching = await Watching.follow(store, heartbeat=settings.heartbeat_seconds)
     api = OperatorApi(
         kernel,
@@ -241,7 +251,7 @@ async def assemble(
         profiles,
         authenticator,
         watching,
-        Engine(daemon.health, transports.workers, logs.Recent() if log is None else log),
+        Engine(daemon.health, transports.workers, logs.Recent() if log is None else log, metrics.exposition),
     )
     app = api.app(max_body_bytes=settings.max_body_bytes)
     doors = worker_app(kernel.credentials, max_body_bytes=_WORKER_BODY_BYTES)

@@ -72,6 +72,11 @@ class Admission:
         """Give how many more runs of this size may be started now."""
         return self._room(each, ())
 
+    @property
+    def taken(self) -> int:
+        """How many slots are taken, of any size."""
+        return len(self._taken)
+
     def take(self, each: int, actor: str, *, first: bool = False) -> Slot:
         """Take a slot for a run of this size; with `first` the actor goes before all others.
 

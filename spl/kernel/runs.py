@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+import time
 from collections import deque
 from dataclasses import dataclass, field
 from functools import partial
@@ -73,6 +74,8 @@ class Run:
     context: Context
     rules: Rules
     budget: Budget
+    judged: Callable[[Verdict, float], None]
+    """Told of each verdict, with the seconds from its being asked for to its being durable."""
     observers: Observers = SHIPPED
     tally: Tally = field(default_factory=Tally)
     calls: Calls = field(default_factory=Calls)
@@ -201,16 +204,22 @@ class Run:
         call = self.calls.find(payloads.string(payload, "call_id"))
         proposed = self.calls.proposed(call)
         if proposed is None:
+            began = time.perf_counter()
             try:
-                proposed = await self._judge(call)
+                proposed = await self._judge(call, began)
             except StoreUnavailable as error:
                 self.calls.refuse(call)
-                return bodies.answer(guard.unwritten(error.message), None, ())
+                unwritten = guard.unwritten(error.message)
+                self.judged(unwritten, time.perf_counter() - began)
+                return bodies.answer(unwritten, None, ())
             self.calls.judge(proposed)
         return bodies.answer(proposed.verdict, proposed.record, proposed.observations)
 
-    async def _judge(self, call: Call) -> Proposed:
-        """Judge a call of the last reply and make call and verdict durable, both before anyone hears of it."""
+    async def _judge(self, call: Call, began: float) -> Proposed:
+        """Judge a call of the last reply and make call and verdict durable, both before anyone hears of it.
+
+        `began` is when it was asked for, on the clock of `time.perf_counter`.
+        """
         truncated = self.calls.truncated
         ending = None if self.end is None else self.end.summary
         verdict = guard.judge(
@@ -229,7 +238,7 @@ class Run:
             Entry("CALL", bodies.tool_call(call)),
             Entry("KNOW", partial(bodies.tool_verdict, call, verdict)),
             *(Entry("KNOW", partial(bodies.observation, call, each)) for each in observed),
-            then=lambda: self._count_verdict(verdict, called),
+            then=lambda: self._count_verdict(verdict, called, began),
         )
         return Proposed(call, records[0].id, verdict, [each.text for each in observed])
 
@@ -340,7 +349,8 @@ class Run:
             )
         return {"id": records[0].id, "observations": [each.text for each in observed]}
 
-    def _count_verdict(self, verdict: Verdict, called: Called | None) -> None:
+    def _count_verdict(self, verdict: Verdict, called: Called | None, began: float) -> None:
+        self.judged(verdict, time.perf_counter() - began)
         if called is not None:
             self._remember(called)
         if verdict.allowed:

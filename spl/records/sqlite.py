@@ -95,6 +95,8 @@ class SqliteStore:
         self.failing: str | None = None
         self.found: Final = found
         """What the log held when it was opened."""
+        self.committed: Callable[[float, int | None], None] = lambda *_: None
+        """Told of each commit: its seconds, and how many records it wrote; None where the log could not take it."""
         # Without its folder: what is said from now on is said to members too.
         self._name = os.path.basename(path)
         self._mark = mark
@@ -308,8 +310,8 @@ class SqliteStore:
         self._writer.refuse(error)
         self.failing = error.message
 
-    def _deliver(self, outcomes: list[tuple[Append, Outcome]]) -> None:
-        self._call_in_loop(self._answer, outcomes)
+    def _deliver(self, outcomes: list[tuple[Append, Outcome]], seconds: float) -> None:
+        self._call_in_loop(self._answer, outcomes, seconds)
 
     def _writer_ended(self) -> None:
         self._call_in_loop(self._answer_the_rest)
@@ -319,19 +321,23 @@ class SqliteStore:
         with suppress(RuntimeError):
             self._loop.call_soon_threadsafe(function, *args)
 
-    def _answer(self, outcomes: list[tuple[Append, Outcome]]) -> None:
+    def _answer(self, outcomes: list[tuple[Append, Outcome]], seconds: float) -> None:
+        refused = False
         for _, outcome in outcomes:
             if isinstance(outcome, StoreUnavailable):
-                self.failing = outcome.message
+                self.failing, refused = outcome.message, True
             elif not isinstance(outcome, SplError):
                 # Damage that a read has met meanwhile lasts, whatever had been handed over before.
                 self.failing = None if self._writer.damaged is None else self._writer.damaged.message
+        written = 0
         # The loop runs what it is given in order: the watchers, then the callers whose futures are set after.
         for _, outcome in outcomes:
             if not isinstance(outcome, SplError):
                 for appended in outcome:
                     if appended.created:
+                        written += 1
                         self._tell(appended.record)
+        self.committed(seconds, None if refused else written)
         for append, outcome in outcomes:
             if append.future.done():  # its caller was cancelled
                 continue

@@ -8,19 +8,20 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import time
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import structlog
 
 from bwrap.errors import LayerError
-from spl.errors import IsolationUnavailable, StoreUnavailable
+from spl.errors import Internal, IsolationUnavailable, SplError, StoreUnavailable
 from spl.kernel.outcome import Ending
 from spl.kernel.tiers import OPERATOR
 from spl.transports import in_process
 from spl.transports.sandboxed import Isolation
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Coroutine
+    from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
 
     from bwrap.plan import Plan
     from spl.kernel.admission import Slot
@@ -67,6 +68,10 @@ class Transports:
         self._credential_grace = credential_grace
         self._run_grace = run_grace
         self.isolation = Isolation([])
+        self.started: Callable[[str, float], None] = lambda *_: None
+        """Told of each start: the transport, and the seconds until the loop goes on by itself."""
+        self.refused: Callable[[str], None] = lambda _: None
+        """Told of each start that came to nothing: the code of its error."""
         self._runs: set[asyncio.Task[None]] = set()
         self._starts: set[asyncio.Task[Run]] = set()
         self._workers: dict[str, Worker] = {}
@@ -78,10 +83,12 @@ class Transports:
         Raises what `Kernel.terms`, `Kernel.take_place` and `Kernel.open` raise, `AdmissionCeiling`,
         `IsolationUnavailable` and `StoreUnavailable`.
         """
-        if self._stopping:
-            raise _stopping()
-        terms = self._kernel.terms(principal, start)
-        task: asyncio.Task[Run] = asyncio.create_task(self._start(terms, self._kernel.take_place(terms)))
+        with self._told():
+            if self._stopping:
+                raise _stopping()
+            terms = self._kernel.terms(principal, start)
+            place = self._kernel.take_place(terms)
+        task: asyncio.Task[Run] = asyncio.create_task(self._start(terms, place))
         self._starts.add(task)
         task.add_done_callback(self._starts.discard)
         return await asyncio.shield(task)
@@ -152,12 +159,26 @@ class Transports:
         await asyncio.gather(*self._runs, return_exceptions=True)
 
     async def _start(self, terms: Terms, place: Place) -> Run:
+        began = time.perf_counter()
         try:
-            if terms.profile is None:
-                return await self._in_process(terms, place)
-            return await self._sandboxed(terms, terms.profile, place)
+            with self._told():
+                if terms.profile is None:
+                    run = await self._in_process(terms, place)
+                else:
+                    run = await self._sandboxed(terms, terms.profile, place)
         except BaseException:
             place.release(started=terms.thread in self._kernel.live)
+            raise
+        self.started(terms.transport, time.perf_counter() - began)
+        return run
+
+    @contextlib.contextmanager
+    def _told(self) -> Iterator[None]:
+        """Tell of an error that a start ends with; a fault of our own goes by the code that it is answered with."""
+        try:
+            yield
+        except Exception as error:
+            self.refused(error.code if isinstance(error, SplError) else Internal.code)
             raise
 
     async def _in_process(self, terms: Terms, place: Place) -> Run:

@@ -25,6 +25,7 @@ from spl.backups import Backups
 from spl.daemon import Daemon
 from spl.home import Home
 from spl.logs import Recent
+from spl.metrics import Metrics
 from spl.transports.profiles import Profiles
 from spl.transports.starting import Transports
 from tests.api import described
@@ -286,7 +287,10 @@ async def serving(
         log.setFormatter(logging.Formatter('{"event":"%(message)s","level":"%(levelname)s"}'))
         home = Home.open(folder / "home", create=True)
         daemon = Daemon(home, 0, here.kernel, "", transports, Backups(home, 0), began=time.monotonic())
-        engine = Engine(daemon.health, transports.workers, log)
+        metrics = Metrics(
+            here.kernel, here.store, transports, version="0.0.0", shape="same-user", layers=[LAYER["layer"]]
+        )
+        engine = Engine(daemon.health, transports.workers, log, metrics.exposition)
         api = OperatorApi(here.kernel, transports, profiles, authenticator, watching, engine)
         app = api.app(max_body_bytes=LIMIT)
         doors = worker_app(here.kernel.credentials, max_body_bytes=worker_limit)

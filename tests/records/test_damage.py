@@ -354,9 +354,9 @@ def test_damage_that_was_met_while_records_were_written_is_said_after_they_are_a
         async with opened(log) as store:
             deliver = store._writer._deliver
 
-            def met(outcomes: list[tuple[Append, Outcome]]) -> None:
+            def met(outcomes: list[tuple[Append, Outcome]], seconds: float) -> None:
                 store._call_in_loop(store._refuse, StoreDamaged("it is damaged"))
-                deliver(outcomes)
+                deliver(outcomes, seconds)
 
             monkeypatch.setattr(store._writer, "_deliver", met)
             assert (await store.append([draft("before")]))[0].created
