@@ -14,6 +14,7 @@ import pytest
 from spl.errors import BackupFailed, HomeInUse, SettingsInvalid, StoreDamaged
 from spl.records.backup import listed
 from spl.records.examination import examine, look
+from spl.records.formats import FORMAT
 from tests.cli.conftest import COMMAND
 from tests.records.logs import read, write
 
@@ -83,6 +84,7 @@ def test_a_backup_and_what_was_added_since_come_back(spl: Spl, served: Home) -> 
         "finished": False,
         "log": str(served.database),
         "backup": made["path"],
+        "format": FORMAT,
         "records": RECORDS,
         "salvaged": 0,
         "replaced": str(next(served.backups.glob("replaced-*"))),
