@@ -5,6 +5,7 @@ from __future__ import annotations
 import sqlite3
 from contextlib import closing
 from pathlib import Path
+from typing import Any
 
 from spl.records.mark import Mark
 
@@ -27,7 +28,7 @@ def lay(path: Path, *, owners: bool = True) -> None:
     Mark.open(str(path), RECORDS).close()
 
 
-def rows(path: Path) -> list[tuple[object, ...]]:
+def rows(path: Path) -> list[tuple[Any, ...]]:
     """Give every row, column by column, as the file has it."""
     with closing(sqlite3.connect(f"file:{path}?mode=ro", uri=True)) as connection:
         return connection.execute(ROWS).fetchall()
