@@ -14,6 +14,7 @@ import pytest
 from spl.errors import StoreDamaged
 from spl.records.backup import listed
 from spl.records.formats import FORMAT
+from spl.records.schema import format_of
 from tests.end_to_end.daemon import Shape, wait_until_gone
 from tests.records.earlier import RECORDS, lay, rows
 
@@ -84,6 +85,14 @@ def test_a_home_of_an_earlier_release_is_served_with_its_runs_and_keeps_the_way_
     for name in ("hub.db", "hub.db-mark"):
         os.chown(home / name, shape.uid, shape.uid)
     kept = rows(home / "hub.db")
+    with held(home / "backups"):
+        begun = shape.begin("serve", "--home", str(home), "--port", "0")
+        assert begun.stderr is not None
+        assert "the log is of an earlier format" in begun.stderr.readline()
+        begun.terminate()
+        begun.communicate(timeout=30)
+        # It is told to stop while it waits for the folder of backups, and has changed nothing.
+        assert (begun.returncode, format_of(str(home / "hub.db")), listed(home / "backups")) == (0, 1, [])
     with shape.daemon(home, SPL_BACKUPS_KEPT="1") as daemon:
         # Of a run that was broken off it wrote the outcome: the backup at its start is another one.
         made = json.loads(daemon.log.wait_for('"made a backup"'))

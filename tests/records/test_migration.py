@@ -366,12 +366,14 @@ def test_it_is_said_again_and_again_that_a_migration_goes_on_and_what_that_raise
         nonlocal said
         said += 1
         if said == 3:
-            release()
             raise StoreUnavailable("it is told to stop")
 
     async def run() -> None:
-        with pytest.raises(StoreUnavailable, match="told to stop"):
-            await SqliteStore.open(log, progress=progress)
+        try:
+            with pytest.raises(StoreUnavailable, match="told to stop"):
+                await asyncio.wait_for(SqliteStore.open(log, progress=progress), 10)
+        finally:
+            release()
 
     with held(folder) as release:
         asyncio.run(run())
