@@ -213,7 +213,13 @@ async def assemble(
     worker_path, workers = _worker_socket(home, stack)
     own = _bound(str(home.operator_socket), 0o600, stack)
     token = home.ensure_token(login())
-    store = await SqliteStore.open(home.database, served=_has_served(home), longest=backups.longest())
+    store = await SqliteStore.open(
+        home.database,
+        served=_has_served(home),
+        longest=backups.longest(),
+        backups=home.backups,
+        progress=lambda: _require_going(stopping),
+    )
     stack.push_async_callback(store.close)
     _log_opened(store.found)
     ledger = _ledger(settings, home)
@@ -339,6 +345,12 @@ def _has_served(home: Home) -> bool:
     """Tell whether a daemon has run in a home: one without its log knows no more whom and what to refuse."""
     # The ledger of workers is made once the log has been opened.
     return os.path.lexists(home.path / _WORKERS)
+
+
+def _require_going(stopping: asyncio.Event) -> None:
+    """Raise StoreUnavailable once the daemon is told to stop: it may be killed at any moment of a migration."""
+    if stopping.is_set():
+        raise StoreUnavailable("the daemon is told to stop before its log is open")
 
 
 def _log_opened(found: Found) -> None:

@@ -528,6 +528,17 @@ class StoreDamaged(StoreUnavailable):
     remedy = "stop the daemon, then put a backup in its place with 'spl restore'"
 
 
+class StoreNewer(StoreUnavailable):
+    """The log is of a format that a later release has written; nothing of it is read or changed."""
+
+    code = "STORE_NEWER"
+    exit_status = 45
+    remedy = (
+        "install the later release again, or put a backup of a format that this one reads in its place with "
+        "'spl restore PATH', which loses what was written since"
+    )
+
+
 class NotVerified(SplError):
     """`spl verify` found a record, a chain or a tally that is not as it must be; only the command line says this."""
 
