@@ -58,9 +58,10 @@ class Model:
         self._socket.close()
 
     def daemon(self, shape: Shape, home: Path, **environment: str) -> AbstractContextManager[Daemon]:
-        """Run a daemon whose model this is."""
+        """Run a daemon whose model this is; when it stops, nobody answers any more, and its runs wait for nobody."""
         played = replace(shape, program="tests.end_to_end.played")
-        return played.daemon(home, "--provider", f"script:{self._path}", **environment)
+        given = {"SPL_DRAIN_SECONDS": "0", **environment}
+        return played.daemon(home, "--provider", f"script:{self._path}", **given)
 
     def asked(self) -> Asked:
         """Wait for the next model call."""
