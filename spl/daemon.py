@@ -31,7 +31,7 @@ from spl.api.operator import OperatorApi
 from spl.api.watching import Watching
 from spl.api.worker import worker_app
 from spl.backups import Backups
-from spl.errors import DaemonStopping, HostUnsupported
+from spl.errors import DaemonStopping, HomeUnsafe, HostUnsupported
 from spl.home import HOSTED_RUN, Home, Lock, login
 from spl.inference.broker import Broker
 from spl.inference.chosen import chosen
@@ -376,7 +376,8 @@ def _worker_socket(home: Home, stack: contextlib.AsyncExitStack) -> tuple[str, s
     A hosted worker's own uid cannot pass the home, so its socket lies in a folder that others may pass and not list,
     and the home holds a link to it.
     """
-    with contextlib.suppress(FileNotFoundError):
+    # Of an earlier daemon; what is no link, nor a socket, is somebody's, and stays.
+    if os.path.islink(home.worker_socket):
         os.unlink(home.worker_socket)
     hosted = hosts.shape() is hosts.Shape.HOSTED
     path = home.bound_worker_socket(hosted=hosted)
@@ -388,8 +389,15 @@ def _worker_socket(home: Home, stack: contextlib.AsyncExitStack) -> tuple[str, s
     os.chmod(HOSTED_RUN, 0o755)  # noqa: S103
     os.makedirs(folder, mode=0o711, exist_ok=True)
     os.chmod(folder, 0o711)  # noqa: S103
-    os.symlink(path, home.worker_socket)
-    stack.callback(_remove, str(home.worker_socket), folder)
+    stack.callback(_remove, folder)
+    try:
+        os.symlink(path, home.worker_socket)
+    except FileExistsError:
+        raise HomeUnsafe(
+            f"no socket can be made at {str(home.worker_socket)!r}: what is there is not a socket",
+            remedy="take it away from there",
+        ) from None
+    stack.callback(_unlink, home.worker_socket)
     return path, _bound(path, 0o666, stack)
 
 
@@ -401,14 +409,17 @@ def _bound(path: str, mode: int, stack: contextlib.AsyncExitStack) -> socket.soc
 
 def _unbind(sock: socket.socket, path: str) -> None:
     sock.close()
+    _unlink(path)
+
+
+def _unlink(path: str | os.PathLike[str]) -> None:
     # Gone already, or the disk is read-only: the next daemon replaces it.
     with contextlib.suppress(OSError):
         os.unlink(path)
 
 
-def _remove(link: str, folder: str) -> None:
+def _remove(folder: str) -> None:
     with contextlib.suppress(OSError):
-        os.unlink(link)
         os.rmdir(folder)
 
 
