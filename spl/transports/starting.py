@@ -104,7 +104,7 @@ class Transports:
             refusals.append(StoreUnavailable(failing))
         room = None
         if terms.profile is not None:
-            room = await self.room(terms.profile, seconds=0 if self.stopping else None)
+            room = await self.room(terms.profile)
             refused = room.refused or self.isolation.refuses(terms.profile)
             if refused is not None:
                 refusals.append(_unavailable(refused))
@@ -125,13 +125,14 @@ class Transports:
     async def room(self, profile: str, *, seconds: float | None = None) -> Room:
         """Give how many sandboxed runs of a profile fit, and how many more now, or the layer none can be had for.
 
-        With `seconds`, a profile that takes longer to look through is taken as it was. Once the daemon stops there is
-        no room by one that nobody has asked for yet.
+        With `seconds`, a profile that takes longer to look through is taken as it was. Once the daemon stops it is
+        in any case, and there is no room by one that nobody has asked for yet.
         """
         try:
             if isinstance(self._sandbox, LayerError):
                 raise self._sandbox
             plans = self._sandbox.plans
+            seconds = 0 if self.stopping else seconds
             plan = await (plans.plan(profile) if seconds is None else plans.latest(profile, seconds=seconds))
             if isinstance(plan, LayerError):
                 raise plan

@@ -206,6 +206,43 @@ def outcomes(home: Path) -> list[dict[str, Any]]:
     return [body for body in bodies if body.get("kind") == "core.work.loop_outcome.v1"]
 
 
+ALL_BUT_READY = """
+import os, signal
+from spl import daemon
+from spl.cli.main import main
+
+trial = daemon._trial
+
+async def told(*given):
+    found = await trial(*given)
+    os.kill(os.getpid(), signal.SIGTERM)
+    return found
+
+daemon._trial = told
+main()
+"""
+
+
+@pytest.mark.one_shape
+def test_a_daemon_that_is_told_to_stop_when_it_is_all_but_ready_announces_nothing(
+    shape: Shape, home: Path
+) -> None:
+    done = subprocess.run(
+        [*shape.python, "-c", ALL_BUT_READY, "serve", "--home", str(home), "--port", "0"],
+        env=shape.environment,
+        user=shape.uid,
+        group=shape.uid,
+        extra_groups=[],
+        cwd="/",
+        text=True,
+        capture_output=True,
+        timeout=SECONDS,
+        check=False,
+    )
+    assert (done.returncode, done.stdout) == (0, ""), done.stderr
+    assert left(home) == []
+
+
 @pytest.mark.one_shape
 def test_ctrl_c_while_it_starts_ends_it_before_it_says_that_it_serves(shape: Shape, home: Path) -> None:
     with terminal(shape) as (keyboard, prefix):

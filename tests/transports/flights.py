@@ -22,6 +22,7 @@ from spl.kernel.opening import mark
 from spl.kernel.outcome import STOPPED, Ending
 from spl.kernel.terms import Start
 from spl.settings import load
+from spl.transports.starting import Room
 from tests.end_to_end import scripts
 from tests.kernel.instance import (
     ADMINISTRATOR,
@@ -182,6 +183,13 @@ async def drained(tmp_path: Path, patch: Patch) -> None:
         assert len(await here.store.select(kind=names.LOOP)) == 1
         gone(made[0])
         assert all_free(here)
+        # Of a profile that nobody has asked for, nothing is looked up any more.
+        sandbox.plans.stop()
+        assert (await transports.room("worker")).capacity == 2
+        assert await transports.room("strict") == Room(0, 0, 0)
+        await here.say(topic="work_loop_profile", profile="strict")
+        said = await transports.preview(ADMINISTRATOR, THEIRS)
+        assert [each["code"] for each in said["refusals"]] == ["DAEMON_STOPPING"]
 
 
 # --- previews ---

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -28,6 +29,10 @@ async def outcome(here: Instance, thread: str) -> tuple[str, str]:
     """Give a run's outcome and summary."""
     (body,) = await here.bodies(thread, names.OUTCOME)
     return body["outcome"], body["summary"]
+
+
+def nothing(*_: object, **__: object) -> None:
+    """Log nothing."""
 
 
 def draining(transports: Transports, seconds: float = LONG) -> tuple[asyncio.Task[None], asyncio.Event]:
@@ -150,19 +155,20 @@ def test_an_outcome_that_waits_for_a_log_which_takes_nothing_keeps_the_daemon_no
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def talk(here: Instance, transports: Transports) -> None:
-        refused = asyncio.Event()
-
         async def full(drafts: Any) -> Any:
             if drafts[0].body.get("kind") == names.OUTCOME:
-                refused.set()
                 raise StoreUnavailable("the log cannot be written: the disk is full")
             return await append(drafts)
 
         append = here.store.append
         monkeypatch.setattr(here.store, "append", full)
         monkeypatch.setattr("spl.transports.starting._RETRY_SECONDS", LONG)
+        # By the time that anyone hears of it, it waits for the next time.
+        waits = asyncio.Event()
+        log = SimpleNamespace(info=nothing, error=lambda *_, **__: waits.set())
+        monkeypatch.setattr("spl.transports.starting._log", log)
         await transports.start(ADMINISTRATOR, MINE)
-        await refused.wait()
+        await waits.wait()
         await transports.drain(LONG, asyncio.Event())
         assert here.kernel.live == {}
 
