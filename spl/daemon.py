@@ -32,7 +32,7 @@ from spl.api.operator import OperatorApi
 from spl.api.watching import Watching
 from spl.api.worker import worker_app
 from spl.backups import Backups
-from spl.errors import HostUnsupported, StoreUnavailable
+from spl.errors import DaemonStopping, HomeUnsafe, HostUnsupported
 from spl.home import HOSTED_RUN, Home, Lock, login
 from spl.inference.broker import Broker
 from spl.inference.chosen import chosen
@@ -100,30 +100,39 @@ async def trial(settings: Settings) -> tuple[Isolation, int]:
 async def serve(settings: Settings, *, announce: Callable[[str], None]) -> None:
     """Run the daemon until SIGTERM, SIGINT or SIGHUP.
 
-    `announce` is told, once, where it listens and which layers it could confirm.
+    Runs are then given `drain_seconds` to leave, or until SIGTERM or SIGINT comes again. `announce` is told, once,
+    where it listens and which layers it could confirm; it is not of a daemon that was told to stop before.
 
     Must be the main thread's: workers die with the thread that started them (PR_SET_PDEATHSIG, prctl(2)).
     Raises an `SplError` when it cannot start; what it took is given back then, and a home it made stays.
     """
     hardening.protect()
     log = logs.configure(settings.log_format)
-    stopping = asyncio.Event()
+    stopping, hurried = asyncio.Event(), asyncio.Event()
     loop = asyncio.get_running_loop()
     # A profile that takes long to look through must not keep the daemon from ending.
     loop.set_default_executor(Unawaited())
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
-        loop.add_signal_handler(number, stopping.set)
+        loop.add_signal_handler(number, _told, number, stopping, hurried)
     async with contextlib.AsyncExitStack() as stack:
         try:
             daemon = await assemble(settings, stack, stopping, log=log)
-        except StoreUnavailable:
-            if not stopping.is_set():
-                raise
+        except DaemonStopping:
+            pass  # told while it was made
         else:
-            announce(daemon.announcement())
-            async with daemon.backups.kept_up(daemon.kernel.store.count):
-                await stopping.wait()
+            if not stopping.is_set():
+                announce(daemon.announcement())
+                async with daemon.backups.kept_up(daemon.kernel.store.count):
+                    await stopping.wait()
+                    await daemon.transports.drain(settings.drain_seconds, hurried)
         _log.info("stopping")
+
+
+def _told(number: signal.Signals, stopping: asyncio.Event, hurried: asyncio.Event) -> None:
+    # A terminal that goes away sends SIGHUP beside whatever else ends its jobs: nobody has asked twice by that.
+    if stopping.is_set() and number is not signal.SIGHUP:
+        hurried.set()
+    stopping.set()
 
 
 @dataclass
@@ -167,7 +176,7 @@ class Daemon:
         config = kernel.config
         room = await self.transports.room(config.profile, seconds=_LOOK_SECONDS)
         return {
-            "status": "ok",
+            "status": "stopping" if self.transports.stopping else "ok",
             "version": __version__,
             "uptime_secs": round(time.monotonic() - self.began, 3),
             "instance": {
@@ -389,7 +398,8 @@ def _worker_socket(home: Home, stack: contextlib.AsyncExitStack) -> tuple[str, s
     A hosted worker's own uid cannot pass the home, so its socket lies in a folder that others may pass and not list,
     and the home holds a link to it.
     """
-    with contextlib.suppress(FileNotFoundError):
+    # Of an earlier daemon; what is no link, nor a socket, is somebody's, and stays.
+    if os.path.islink(home.worker_socket):
         os.unlink(home.worker_socket)
     hosted = hosts.shape() is hosts.Shape.HOSTED
     path = home.bound_worker_socket(hosted=hosted)
@@ -401,8 +411,15 @@ def _worker_socket(home: Home, stack: contextlib.AsyncExitStack) -> tuple[str, s
     os.chmod(HOSTED_RUN, 0o755)  # noqa: S103
     os.makedirs(folder, mode=0o711, exist_ok=True)
     os.chmod(folder, 0o711)  # noqa: S103
-    os.symlink(path, home.worker_socket)
-    stack.callback(_remove, str(home.worker_socket), folder)
+    stack.callback(_remove, folder)
+    try:
+        os.symlink(path, home.worker_socket)
+    except FileExistsError:
+        raise HomeUnsafe(
+            f"no socket can be made at {str(home.worker_socket)!r}: what is there is not a socket",
+            remedy="take it away from there",
+        ) from None
+    stack.callback(_unlink, home.worker_socket)
     return path, _bound(path, 0o666, stack)
 
 
@@ -414,14 +431,17 @@ def _bound(path: str, mode: int, stack: contextlib.AsyncExitStack) -> socket.soc
 
 def _unbind(sock: socket.socket, path: str) -> None:
     sock.close()
+    _unlink(path)
+
+
+def _unlink(path: str | os.PathLike[str]) -> None:
     # Gone already, or the disk is read-only: the next daemon replaces it.
     with contextlib.suppress(OSError):
         os.unlink(path)
 
 
-def _remove(link: str, folder: str) -> None:
+def _remove(folder: str) -> None:
     with contextlib.suppress(OSError):
-        os.unlink(link)
         os.rmdir(folder)
 
 

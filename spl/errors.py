@@ -112,6 +112,15 @@ class DaemonUnreachable(SplError):
     remedy = "start it with 'spl serve', or point --home or SPL_URL at the one that runs"
 
 
+class DaemonStopping(SplError):
+    """The daemon has been told to stop: what goes on may still end, and nothing more begins."""
+
+    code = "DAEMON_STOPPING"
+    status = 503
+    exit_status = 16
+    remedy = "try again once it is back; if nobody starts it again, 'spl serve' does"
+
+
 class HostRefused(SplError):
     """The operating system refused something of the command's or the daemon's own: a file, a pipe, a process."""
 

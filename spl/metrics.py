@@ -78,6 +78,7 @@ REFUSALS: Final = tuple(
     error.code
     for error in (
         errors.AdmissionCeiling,
+        errors.DaemonStopping,
         errors.Internal,
         errors.InvalidBody,
         errors.IsolationUnavailable,

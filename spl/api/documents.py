@@ -297,7 +297,10 @@ class Spend(Closed):
 class Health(Closed):
     """The daemon's state."""
 
-    status: Literal["ok"]
+    status: Annotated[
+        Literal["ok", "stopping"],
+        Field(description="`stopping` while runs leave before it ends, and none starts"),
+    ]
     version: str
     uptime_secs: Annotated[float, Field(ge=0)]
     instance: Instance

@@ -119,6 +119,7 @@ _STARTS: Final = (
     errors.ModelUnpriced,
     errors.AdmissionCeiling,
     errors.IsolationUnavailable,
+    errors.DaemonStopping,
 )
 
 RECORD_EVENTS: Final = {
@@ -233,7 +234,7 @@ def _of_the_engine(api: OperatorApi) -> list[Operation]:
             {200: documents.Profile},
             "One below the floor, or that this host cannot confine by, comes to nothing: `refused` says why.",
             scope=CONFIG_WRITE,
-            errors=(errors.ProfileInvalid,),
+            errors=(errors.ProfileInvalid, errors.DaemonStopping),
         ),
     ]
 
@@ -258,6 +259,7 @@ def _of_records(api: OperatorApi) -> list[Operation]:
                 errors.ExpressionInvalid,
                 errors.ProfileInvalid,
                 errors.ProfileBelowFloor,
+                errors.DaemonStopping,
                 *_LOG,
             ),
         ),

@@ -113,7 +113,8 @@ def _explain(home: Home, paths: Mapping[str, object], *, there: bool) -> None:
 def stop(home: str | None, output: str | None, timeout: float) -> None:
     """Stop the daemon and wait until it has ended.
 
-    It is sent SIGTERM, and nothing stronger if it takes longer than the timeout.
+    It is sent SIGTERM, and nothing stronger if it takes longer than the timeout, which must exceed the setting
+    drain_seconds: for so long its runs may take to leave. Stopped a second time, it breaks them off.
     """
     opened = own_home(home)
     pid = running_pid(opened)
@@ -132,7 +133,8 @@ def stop(home: str | None, output: str | None, timeout: float) -> None:
             if not ended.poll(timeout * 1000):
                 raise HomeInUse(
                     f"the daemon (pid {pid}) has not ended {timeout:g} seconds after SIGTERM",
-                    remedy="wait with a longer --timeout, or look in its log what it waits for",
+                    remedy="wait with a longer --timeout, look in its log what it waits for, or call this again: told "
+                    "twice, it breaks off its runs",
                 )
     finally:
         os.close(descriptor)

@@ -7,7 +7,7 @@ calls, and is checked against what its tools did.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
     from spl.inference.model import Reply
@@ -65,6 +65,10 @@ class Outcome:
         return {"completed": "done", "cancelled": "stopped"}.get(self.outcome, "stopped_short")
 
 
+STOPPED: Final = Outcome("failed", "The daemon was stopped while the run was going.")
+"""How a run ends that the daemon's own end leaves no time for."""
+
+
 def decide(
     ending: Ending, *, end: Outcome | None, last: Reply | None, tally: Tally, wall_clock_secs: float | None
 ) -> Outcome:
@@ -76,7 +80,7 @@ def decide(
     if end is not None:
         return end
     if ending.cause == "daemon":
-        return Outcome("failed", "The daemon was stopped while the run was going.")
+        return STOPPED
     if ending.cause == "wall_clock":
         seconds = "" if wall_clock_secs is None else f" of {wall_clock_secs:g} seconds"
         return Outcome(

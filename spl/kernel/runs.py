@@ -29,7 +29,7 @@ from spl.kernel.chain import Chain, Entry
 from spl.kernel.names import IN_PROCESS, PLAN, REPORT, TOOL_RESULT
 from spl.kernel.observations import SHIPPED, Called, halt
 from spl.kernel.opening import mark, opening
-from spl.kernel.outcome import Outcome, Tally, sentence
+from spl.kernel.outcome import STOPPED, Outcome, Tally, sentence
 from spl.kernel.rules import Asked
 from spl.records.canonical import canonical
 from spl.tools.registry import TOOLS, Context, Domain
@@ -85,6 +85,7 @@ class Run:
     a worker with many connections cannot make the daemon hold or parse more than one."""
     ending: asyncio.Event = field(default_factory=asyncio.Event)
     """Set once the kernel wants the run to end: what drives its loop gives it a grace from then, and no more."""
+    _leaving: Outcome | None = None
     _history: deque[Called] = field(default_factory=lambda: deque(maxlen=_HISTORY))
     _own_words: int = 0
     _lock: asyncio.Lock = field(default_factory=asyncio.Lock)
@@ -123,6 +124,13 @@ class Run:
             self.end = Outcome("cancelled", f"Stopped by {by}.", stopped_by=by)
         self.ending.set()
 
+    def leave(self) -> None:
+        """Have the run end at its next step, for the daemon stops; one that needs no other step completes.
+
+        A model call that is under way is not broken off by this: it is paid for, and its reply comes on record.
+        """
+        self._leaving = STOPPED
+
     async def until_ending(self, loop: asyncio.Future[Any]) -> None:
         """Wait until a run's loop is done, or is to come to its end."""
         ending = asyncio.ensure_future(self.ending.wait())
@@ -152,9 +160,9 @@ class Run:
 
     async def _infer(self, payload: Mapping[str, Any]) -> Json:
         payloads.fields(payload, "messages")
-        ceiling = self.budget.ceiling()
-        if self.end is None and ceiling is not None:
-            self._conclude(ceiling)
+        ended = self.budget.ceiling() or self._leaving
+        if self.end is None and ended is not None:
+            self._conclude(ended)
         if self.end is not None:
             return {"end": self.end.outcome}
         messages = payloads.messages(payload)
@@ -221,6 +229,8 @@ class Run:
         `began` is when it was asked for, on the clock of `time.perf_counter`.
         """
         truncated = self.calls.truncated
+        if self._leaving is not None:
+            self._conclude(self._leaving)
         ending = None if self.end is None else self.end.summary
         verdict = guard.judge(
             self._asked(call),
