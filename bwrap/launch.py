@@ -28,6 +28,7 @@ from bwrap.receipt import Receipt, confirm
 from bwrap.sealed import Sealed
 
 if TYPE_CHECKING:
+    from bwrap.cgroup import Group
     from bwrap.findings import Attempt
     from bwrap.ledger import Ledger
     from bwrap.plan import Plan
@@ -36,6 +37,7 @@ if TYPE_CHECKING:
 
 _STATUS_LIMIT = 4096
 _READY_LIMIT = 65536
+_DISBAND_SECONDS = 5.0
 
 # What prlimit and bubblewrap say when they cannot set a layer up, and which layer that is. A source first: its path may
 # hold any word.
@@ -75,6 +77,7 @@ class Launch:
         self._nonce = secrets.token_hex(16)
         self._monitor: subprocess.Popen[bytes] | None = None
         self._lease: uids.Lease | None = None
+        self._group: Group | None = None
         self._tail: Tail | None = None
         self._open: dict[str, int] = {}
         self._began = False
@@ -155,10 +158,12 @@ class Launch:
         self._plan.require_sources()
         options = self.options()
         self._ledger.begin(self._nonce)
+        self._group = self._ledger.groups.make(self._nonce, self._plan)
         uid, gid = self.identity()
         self._spawn(options, uid, gid)
         process = await self._held(uid, gid)
         self._limit(process)
+        self._enter(process)
         self._ledger.add(process)
         self.ended = asyncio.create_task(self._see_end(process))
         self._close("block")  # at this end of file bubblewrap lets its child go on to its exec
@@ -211,7 +216,9 @@ class Launch:
             self._close("stdin")
 
     def kill(self) -> None:
-        """Kill the process and its monitor."""
+        """Kill the process and its monitor, and in a group of their own whatever else is in it."""
+        if self._group is not None:
+            self._group.kill()
         for name in ("process", "monitor"):
             if name in self._open:
                 supervise.kill(self._open[name])
@@ -234,6 +241,7 @@ class Launch:
                 # A monitor that went before it could set its child up leaves it waiting for ever: it has not been
                 # told to die with anyone yet.
                 await supervise.reap_adopted(os.geteuid() if self._lease is None else self._lease.uid)
+            await self._disband()
         except BaseException:
             self._close_all()  # and nothing else is given back: the next start's sweep looks for what is left
             raise
@@ -304,9 +312,8 @@ class Launch:
         line = await read_line(self._open["status"], _STATUS_LIMIT)
         if not line:
             raise self._refusal("bubblewrap to set the sandbox up")
-        process = Process(
-            self._plan, self._shape, int(json.loads(line)["child-pid"]), self._pid_of_monitor(), uid, gid
-        )
+        pid = int(json.loads(line)["child-pid"])
+        process = Process(self._plan, self._shape, pid, self._pid_of_monitor(), uid, gid, self._group)
         try:
             pidfd = os.pidfd_open(process.pid)
         except ProcessLookupError:
@@ -332,6 +339,23 @@ class Launch:
         except LayerError as error:
             raise self._explained(error) from None
 
+    def _enter(self, process: Process) -> None:
+        """Move the held process and its monitor into their group: nothing that it starts later can be outside."""
+        if self._group is not None:
+            try:
+                self._group.enter((process.monitor, process.pid))
+            except ProcessLookupError:
+                raise self._refusal("a process that lives until it is released") from None
+
+    async def _disband(self) -> None:
+        """Remove the group once nothing lives in it; raises `OSError` when something does after five seconds."""
+        if self._group is not None:
+            async with asyncio.timeout(_DISBAND_SECONDS):
+                await self._group.empty()
+                if self._plan.may_fork:
+                    await supervise.clear_group(self._group.place.path)
+            self._group.remove()
+
     async def _ready(self) -> bytes:
         try:
             line = await read_line(self._open["stdout"], _READY_LIMIT)
@@ -355,6 +379,8 @@ class Launch:
             raise RuntimeError("no monitor was started")
         try:
             ended = await supervise.reap(self._monitor, self._open["monitor"], self._open["process"], process)
+            ended = ended.because("memory" if self._group and self._group.out_of_memory() else None)
+            await self._disband()
         except BaseException:
             # Nobody saw that nothing is left: it stays in the ledger, and its uid leased, for the next start's sweep.
             self.kill()
