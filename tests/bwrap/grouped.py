@@ -11,6 +11,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from unittest.mock import patch
 
+import pytest
+
 from bwrap import cgroup, supervise, uids
 from bwrap.errors import LayerError
 from bwrap.launch import Launch
@@ -99,7 +101,14 @@ async def forking(stage: Stage, how: str) -> dict[str, Any]:
     plan = allowing_all(stage.plan(extra="[limits]\nprocesses = 16"))
     rules = plan.filter.rules
     plan = replace(plan, filter=replace(plan.filter, rules=replace(rules, allow=rules.allow | {"fork"})))
-    with patch("bwrap.supervise.belonging", lambda *_: iter(())):
+
+    async def nobody(*_: object) -> None:
+        pass
+
+    with (
+        patch("bwrap.supervise.belonging", lambda *_: iter(())),
+        patch("bwrap.supervise.reap_adopted", nobody),
+    ):
         worker = await Unjudged(plan, stage.program(FORKS), stage.ledger).within(30)
         group = worker.process.group
         assert group is not None
@@ -170,6 +179,8 @@ def _fill(group: cgroup.Group) -> bytes:
     command = ["/usr/bin/python3", "-IS", "-c", TOO_MANY]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
         group.enter([process.pid])
+        with pytest.raises(LayerError, match="limits"):
+            group.enter([])  # as what was to be in it, with another there
         assert process.stdin is not None
         assert process.stdout is not None
         process.stdin.write(b"\n")

@@ -8,6 +8,8 @@ import pytest
 
 from bwrap import cgroup, supervise
 from bwrap.cgroup import Group, Groups, Place
+from bwrap.doctor import Machine, Severity, examine
+from bwrap.host import Shape
 from tests.bwrap.conftest import ORDINARY, SHAPES, Daemon
 from tests.delegated import delegated
 
@@ -200,6 +202,50 @@ def test_where_nothing_is_delegated_the_reason_is_told(
     assert (found.place, found.asked, found.at("x")) == (None, False, None)
     assert found.reason.startswith(reason)
     assert found.wire() == {"delegated": False, "reason": found.reason}
+
+
+MIB = 1 << 20
+
+
+@pytest.mark.parametrize(
+    ("bounds", "left"),
+    [
+        ({}, None),
+        ({"a": ("max", 9, 0)}, None),
+        ({"a/b": ("100", 60, 0)}, 40),
+        ({"a/b": ("100", 60, 25)}, 65),
+        ({"a/b": ("100", 60, 0), "a": ("110", 80, 5)}, 35),
+        ({"a/b": ("max", 60, 0), "a": ("70", 80, 0)}, 0),
+        ({"other": ("1", 1, 0)}, None),
+    ],
+)
+def test_the_memory_that_is_left_is_the_least_that_a_bound_above_leaves(
+    tmp_path: Path, bounds: Mapping[str, tuple[str, int, int]], left: int | None
+) -> None:
+    root = planted(tmp_path, "0::/a/b", UNIFIED, {"a/b": None})
+    for path, (most, used, dropped) in bounds.items():
+        folder = tmp_path / "at" / path
+        folder.mkdir(exist_ok=True)
+        (folder / "memory.max").write_text(most if most == "max" else str(int(most) * MIB))
+        (folder / "memory.current").write_text(str(used * MIB))
+        (folder / "memory.stat").write_text(f"anon 5\ninactive_file {dropped * MIB}\n")
+
+    assert cgroup.memory_left(root) == (None if left is None else left * MIB)
+
+
+def test_without_a_hierarchy_of_version_2_nothing_bounds_the_memory(tmp_path: Path) -> None:
+    assert cgroup.memory_left(planted(tmp_path, "", HYBRID, {})) is None
+
+
+def test_a_delegated_cgroup_that_lacks_a_controller_is_a_warning_of_the_doctors(tmp_path: Path) -> None:
+    root = planted(tmp_path, "0::/a", UNIFIED, {"a": "1"})
+    machine = Machine(Shape.SAME_USER, None, root)
+    (found,) = [each for each in examine(machine) if each.name == "cgroup"]
+    assert (found.severity, found.observed) == (Severity.OK, str(cgroup.look(root)))
+    (tmp_path / "at/a/cgroup.controllers").write_text("cpu memory\n")
+    (found,) = [each for each in examine(machine) if each.name == "cgroup"]
+    assert (found.severity, bool(found.remedy)) == (Severity.WARNING, True)
+    assert found.observed.endswith("bounded by memory and ended by cgroup.kill; without the controller pids")
 
 
 def test_a_cgroup_that_another_process_sits_in_is_divided_without_controllers_and_says_which(
