@@ -129,14 +129,15 @@ class Group:
         return _read(f"{self.place.folder}/{name}")
 
     def enter(self, pids: Iterable[int]) -> None:
-        """Move processes in, and see that they are in it and nothing else is.
+        """Move processes in that are not there, and see that they are in it and nothing else is.
 
-        Raises `ProcessLookupError` for one that has ended, and `LayerError` of the layer `limits`.
+        The kernel takes some milliseconds to move one (a grace period of its RCU). Raises `ProcessLookupError` for one
+        that has ended, and `LayerError` of the layer `limits`.
         """
         pids = sorted(pids)
         expected = f"processes {' and '.join(map(str, pids))} in a group of their own"
         try:
-            for pid in pids:
+            for pid in set(pids) - set(processes(self.place.folder)):
                 _write(f"{self.place.folder}/cgroup.procs", str(pid))
             found = processes(self.place.folder)
         except ProcessLookupError:

@@ -78,6 +78,7 @@ class Launch:
         self._monitor: subprocess.Popen[bytes] | None = None
         self._lease: uids.Lease | None = None
         self._group: Group | None = None
+        self._joining: asyncio.Task[None] | None = None
         self._tail: Tail | None = None
         self._open: dict[str, int] = {}
         self._began = False
@@ -161,9 +162,10 @@ class Launch:
         self._group = self._ledger.groups.make(self._nonce, self._plan)
         uid, gid = self.identity()
         self._spawn(options, uid, gid)
+        await self._join()
         process = await self._held(uid, gid)
         self._limit(process)
-        self._enter(process)
+        self._enter(process.monitor, process.pid)
         self._ledger.add(process)
         self.ended = asyncio.create_task(self._see_end(process))
         self._close("block")  # at this end of file bubblewrap lets its child go on to its exec
@@ -233,6 +235,9 @@ class Launch:
     async def _clear(self) -> None:
         """Wait for a monitor that never came to a worker, and give everything back."""
         try:
+            if self._joining is not None:
+                # Until it has come back, the monitor's number must mean the monitor.
+                await asyncio.gather(self._joining, return_exceptions=True)
             if self._monitor is not None:
                 self._monitor.kill()
                 if "monitor" in self._open:
@@ -257,18 +262,22 @@ class Launch:
             stderr = self._pipe(theirs, "stderr", ours_reads=True)
             self._tail = Tail(self._open.pop("stderr"))
             hosted = self._shape is Shape.HOSTED
+            # bubblewrap reads its arguments to their end before it does anything: see `_join`.
+            hold = [] if self._group is None else [self._pipe(theirs, "hold", ours_reads=False)]
             try:
                 self._monitor = subprocess.Popen(
                     [
                         *(prlimit(self._plan.host.prlimit, self.limits()) if hosted else []),
-                        *(self._plan.host.bubblewrap.path, "--args", str(listed_at), "--"),
+                        *(self._plan.host.bubblewrap.path, "--args", str(listed_at)),
+                        *(word for each in hold for word in ("--args", str(each))),
+                        "--",
                         *(*self.command(), self._nonce, self._specification(uid, gid)),
                     ],
                     stdin=stdin,
                     stdout=stdout,
                     stderr=stderr,
                     close_fds=True,
-                    pass_fds=[*descriptors.values(), listed_at],
+                    pass_fds=[*descriptors.values(), listed_at, *hold],
                     env={},
                     cwd="/",
                     # A group of its own: Ctrl-C at the daemon's terminal is the daemon's to handle.
@@ -307,6 +316,20 @@ class Launch:
             supervise.untie(self._open["tie"])
             self._close("tie")
 
+    async def _join(self) -> None:
+        """Move the monitor, which waits for that, into the group, so that its child is born there.
+
+        In a thread: this takes the kernel some milliseconds, in which others are to be answered.
+        """
+        if self._group is not None:
+            self._joining = asyncio.create_task(asyncio.to_thread(self._enter, self._pid_of_monitor()))
+            try:
+                await asyncio.shield(self._joining)
+            except RuntimeError as error:
+                # What Python says where the system lets it have no thread (pthread_create(3), EAGAIN).
+                raise OSError(errno.EAGAIN, str(error)) from None
+            self._close("hold")
+
     async def _held(self, uid: int, gid: int) -> Process:
         """Learn the process's pid while it is held, and make sure that it is the monitor's child."""
         line = await read_line(self._open["status"], _STATUS_LIMIT)
@@ -339,11 +362,11 @@ class Launch:
         except LayerError as error:
             raise self._explained(error) from None
 
-    def _enter(self, process: Process) -> None:
-        """Move the held process and its monitor into their group: nothing that it starts later can be outside."""
+    def _enter(self, *pids: int) -> None:
+        """See to it that just these are in the group; what the child starts once it is let go is then in it too."""
         if self._group is not None:
             try:
-                self._group.enter((process.monitor, process.pid))
+                self._group.enter(pids)
             except ProcessLookupError:
                 raise self._refusal("a process that lives until it is released") from None
 

@@ -19,7 +19,7 @@ from bwrap.launch import Launch
 from escape.weakened import allowing_all
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Collection
 
     from bwrap.confined import Confined
     from bwrap.process import Process
@@ -135,26 +135,32 @@ async def refused(stage: Stage) -> dict[str, Any]:
             await stage.launch(image=stage.image(changes), seconds=seconds)
         except LayerError as error:
             found[name] = [error.layer, _made(groups)]
-    entered = asyncio.Event()
-    enter = cgroup.Group.enter
-
-    def told(group: cgroup.Group, pids: Iterable[int]) -> None:
-        enter(group, pids)
-        entered.set()
-
-    with patch.object(cgroup.Group, "enter", told):
-        task = asyncio.create_task(stage.launch(image=stage.image(HANGS)))
-        await entered.wait()
-    task.cancel()
-    with suppress(asyncio.CancelledError):
-        await task
-    found["cancelled"] = [None, _made(groups)]
+    for name, moved in (("cancelled before it forked", 1), ("cancelled while it was held", 2)):
+        await _cancel(stage, moved)
+        found[name] = [None, _made(groups)]
     with patch("bwrap.cgroup.bounds", lambda *_: {"no.such": "1"}):
         try:
             await stage.launch()
         except LayerError as error:
             found["unbounded"] = [error.layer, _made(groups)]
     return found
+
+
+async def _cancel(stage: Stage, moved: int) -> None:
+    """Cancel a launch while so many processes are moved into its group."""
+    loop, entered, enter = asyncio.get_running_loop(), asyncio.Event(), cgroup.Group.enter
+
+    def told(group: cgroup.Group, pids: Collection[int]) -> None:
+        if len(pids) == moved:
+            loop.call_soon_threadsafe(entered.set)
+        enter(group, pids)
+
+    with patch.object(cgroup.Group, "enter", told):
+        task = asyncio.create_task(stage.launch(image=stage.image(HANGS)))
+        await entered.wait()
+        task.cancel()
+        with suppress(asyncio.CancelledError):
+            await task
 
 
 async def one_too_many(stage: Stage) -> dict[str, Any]:

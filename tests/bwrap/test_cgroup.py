@@ -94,7 +94,8 @@ def test_no_group_is_left_of_a_launch_that_came_to_nothing(divided: Divided) -> 
         "impostor": ["syscalls", []],
         "ended": ["sandbox", []],
         "late": ["sandbox", []],
-        "cancelled": [None, []],
+        "cancelled before it forked": [None, []],
+        "cancelled while it was held": [None, []],
         "unbounded": ["limits", []],
     }
 
