@@ -144,6 +144,8 @@ class Group:
             raise
         except OSError as error:
             raise _refusal(expected, error) from None
+        if set(pids) - set(found):
+            raise ProcessLookupError(errno.ESRCH, os.strerror(errno.ESRCH))
         if found != pids:
             raise LayerError(
                 "limits",

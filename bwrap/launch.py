@@ -162,10 +162,11 @@ class Launch:
         self._group = self._ledger.groups.make(self._nonce, self._plan)
         uid, gid = self.identity()
         self._spawn(options, uid, gid)
-        await self._join()
+        await self._join(self._pid_of_monitor())
+        self._close("hold")
         process = await self._held(uid, gid)
         self._limit(process)
-        self._enter(process.monitor, process.pid)
+        await self._join(process.monitor, process.pid)
         self._ledger.add(process)
         self.ended = asyncio.create_task(self._see_end(process))
         self._close("block")  # at this end of file bubblewrap lets its child go on to its exec
@@ -236,7 +237,7 @@ class Launch:
         """Wait for a monitor that never came to a worker, and give everything back."""
         try:
             if self._joining is not None:
-                # Until it has come back, the monitor's number must mean the monitor.
+                # Until that has come back, their numbers must mean them.
                 await asyncio.gather(self._joining, return_exceptions=True)
             if self._monitor is not None:
                 self._monitor.kill()
@@ -262,7 +263,8 @@ class Launch:
             stderr = self._pipe(theirs, "stderr", ours_reads=True)
             self._tail = Tail(self._open.pop("stderr"))
             hosted = self._shape is Shape.HOSTED
-            # bubblewrap reads its arguments to their end before it does anything: see `_join`.
+            # bubblewrap reads its arguments to their end before it forks: by then it is in the group, and its child is
+            # born there.
             hold = [] if self._group is None else [self._pipe(theirs, "hold", ours_reads=False)]
             try:
                 self._monitor = subprocess.Popen(
@@ -316,19 +318,20 @@ class Launch:
             supervise.untie(self._open["tie"])
             self._close("tie")
 
-    async def _join(self) -> None:
-        """Move the monitor, which waits for that, into the group, so that its child is born there.
+    async def _join(self, *pids: int) -> None:
+        """See to it that just these are in the group; what the child starts once it is let go is then in it too.
 
-        In a thread: this takes the kernel some milliseconds, in which others are to be answered.
+        In a thread: to move one takes the kernel some milliseconds, in which others are to be answered.
         """
         if self._group is not None:
-            self._joining = asyncio.create_task(asyncio.to_thread(self._enter, self._pid_of_monitor()))
+            self._joining = asyncio.create_task(asyncio.to_thread(self._group.enter, pids))
             try:
                 await asyncio.shield(self._joining)
+            except ProcessLookupError:
+                raise self._refusal("a process that lives until it is released") from None
             except RuntimeError as error:
                 # What Python says where the system lets it have no thread (pthread_create(3), EAGAIN).
                 raise OSError(errno.EAGAIN, str(error)) from None
-            self._close("hold")
 
     async def _held(self, uid: int, gid: int) -> Process:
         """Learn the process's pid while it is held, and make sure that it is the monitor's child."""
@@ -361,14 +364,6 @@ class Launch:
             set_limits(process.pid, self.limits(), layers.remedy("limits"))
         except LayerError as error:
             raise self._explained(error) from None
-
-    def _enter(self, *pids: int) -> None:
-        """See to it that just these are in the group; what the child starts once it is let go is then in it too."""
-        if self._group is not None:
-            try:
-                self._group.enter(pids)
-            except ProcessLookupError:
-                raise self._refusal("a process that lives until it is released") from None
 
     async def _disband(self) -> None:
         """Remove the group once nothing lives in it; raises `OSError` when something does after five seconds."""

@@ -17,6 +17,7 @@ from bwrap import cgroup, supervise, uids
 from bwrap.errors import LayerError
 from bwrap.launch import Launch
 from escape.weakened import allowing_all
+from tests.bwrap.stage import options
 
 if TYPE_CHECKING:
     from collections.abc import Collection
@@ -135,6 +136,12 @@ async def refused(stage: Stage) -> dict[str, Any]:
             await stage.launch(image=stage.image(changes), seconds=seconds)
         except LayerError as error:
             found[name] = [error.layer, _made(groups)]
+    # It ends before it has read what it waits for, and maybe before it was moved.
+    with options(lambda said: ["--no-such-option", *said]):
+        try:
+            await stage.launch()
+        except LayerError as error:
+            found["no bubblewrap"] = [error.observed, _made(groups)]
     for name, moved in (("cancelled before it forked", 1), ("cancelled while it was held", 2)):
         await _cancel(stage, moved)
         found[name] = [None, _made(groups)]

@@ -94,6 +94,7 @@ def test_no_group_is_left_of_a_launch_that_came_to_nothing(divided: Divided) -> 
         "impostor": ["syscalls", []],
         "ended": ["sandbox", []],
         "late": ["sandbox", []],
+        "no bubblewrap": ["bwrap: Unknown option --no-such-option", []],
         "cancelled before it forked": [None, []],
         "cancelled while it was held": [None, []],
         "unbounded": ["limits", []],
