@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import structlog
 
+from bwrap import cgroup
 from bwrap import host as hosts
 from bwrap.errors import ConfinementError, LayerError
 from bwrap.layers import every_layer
@@ -145,6 +146,7 @@ class Daemon:
     worker_socket: str
     transports: Transports
     backups: Backups
+    groups: cgroup.Groups
     began: float
     capacity: int = 0
 
@@ -163,6 +165,7 @@ class Daemon:
                 f"  provider      {kernel.broker}",
                 f"  shape         {hosts.shape()}",
                 f"  layers        {layers}",
+                f"  cgroup        {self.groups}",
                 (
                     f"  work loops    operator {kernel.config.transport}, members {kernel.config.member_transport}, "
                     f"{self.capacity} sandboxed at once"
@@ -194,7 +197,7 @@ class Daemon:
                 **room.wire(),
                 **({"refused": room.refused.wire()} if room.refused else {}),
             },
-            "isolation": self.transports.isolation.wire(),
+            "isolation": {**self.transports.isolation.wire(), "cgroup": self.groups.wire()},
             "store": {"backend": "sqlite", "failing": kernel.store.failing, **await self.backups.wire()},
             "provider": kernel.broker.state(),
             "spend": {"day": kernel.usage.today(), "usd": float(kernel.usage.spent_by_all())},
@@ -218,6 +221,7 @@ async def assemble(
     broker = _broker(settings)
     stack.push_async_callback(broker.provider.close)
     home, tcp = _take(settings, stack)
+    groups = _groups()
     backups = Backups(home, settings.backups_kept)
     worker_path, workers = _worker_socket(home, stack)
     own = _bound(str(home.operator_socket), 0o600, stack)
@@ -231,7 +235,7 @@ async def assemble(
     )
     stack.push_async_callback(store.close)
     _log_opened(store.found)
-    ledger = _ledger(settings, home)
+    ledger = _ledger(settings, home, groups)
     if swept := ledger.sweep():
         _log.warning("killed workers of an earlier daemon", pids=swept)
     library = _library(home)
@@ -247,7 +251,7 @@ async def assemble(
         credential_grace=settings.credential_grace_seconds,
         run_grace=settings.run_grace_seconds,
     )
-    daemon = Daemon(home, tcp.getsockname()[1], kernel, worker_path, transports, backups, began)
+    daemon = Daemon(home, tcp.getsockname()[1], kernel, worker_path, transports, backups, groups, began)
     authenticator = Authenticator(
         kernel.operator, token, kernel.members, rotated=lambda: home.rotate_token(login())
     )
@@ -357,9 +361,9 @@ def _has_served(home: Home) -> bool:
 
 
 def _require_going(stopping: asyncio.Event) -> None:
-    """Raise StoreUnavailable once the daemon is told to stop: it may be killed at any moment of a migration."""
+    """Raise DaemonStopping once the daemon is told to stop: it may be killed at any moment of a migration."""
     if stopping.is_set():
-        raise StoreUnavailable("the daemon is told to stop before its log is open")
+        raise DaemonStopping("the daemon is told to stop before its log is open")
 
 
 def _log_opened(found: Found) -> None:
@@ -459,8 +463,16 @@ def _most_workers(settings: Settings) -> int | None:
     return last - first + 1 if hosts.shape() is hosts.Shape.HOSTED else None
 
 
-def _ledger(settings: Settings, home: Home) -> Ledger:
-    return Ledger(str(home.path / _WORKERS), Pool(*uid_range(settings.worker_uids)))
+def _groups() -> cgroup.Groups:
+    """Divide the cgroup that is delegated to this process, if one is."""
+    groups = cgroup.take()
+    if groups.lacking:
+        _log.warning("the delegated cgroup cannot be used in full", reason=groups.reason)
+    return groups
+
+
+def _ledger(settings: Settings, home: Home, groups: cgroup.Groups | None = None) -> Ledger:
+    return Ledger(str(home.path / _WORKERS), Pool(*uid_range(settings.worker_uids)), groups)
 
 
 def _sandbox(
@@ -503,7 +515,8 @@ async def _trial(sandbox: Sandbox | LayerError, profile: str) -> Isolation:
 def _memory() -> int:
     """Give the bytes of memory that were to be had when the daemon started; none when the kernel does not say."""
     try:
-        return available_memory()
+        left = cgroup.memory_left()
+        return available_memory() if left is None else min(left, available_memory())
     except (OSError, ValueError) as error:
         _log.error("sandboxed runs need a capacity that is set: the memory cannot be told", error=str(error))
         return 0

@@ -149,6 +149,7 @@ class OperatorApi:
                 ("instance", "host"),
                 ("work_loop", "refused"),
                 ("isolation", "refused"),
+                ("isolation", "cgroup"),
                 ("store", "backup"),
                 ("store", "damaged"),
                 ("provider", "url"),

@@ -20,7 +20,8 @@ class Ending:
     """How the loop itself ended, as its transport saw it.
 
     `clean` is an end by itself without a fault; `exit` is the process's code or signal (None in process); `cause`
-    is `wall_clock`, `daemon` or `stop` when this side ended it; `said` is what the loop said on its way out, untrusted.
+    is `wall_clock`, `daemon` or `stop` when this side ended it, `memory` when the kernel did for want of it; `said` is
+    what the loop said on its way out, untrusted.
     """
 
     clean: bool
@@ -86,6 +87,8 @@ def decide(
         return Outcome(
             "budget_exhausted", f"The run's wall clock{seconds} ran out (wall_clock_secs).", "wall_clock"
         )
+    if ending.cause == "memory":
+        return Outcome("failed", "The kernel ended the loop, which took more memory than its profile may.")
     if not ending.clean:
         return Outcome("failed", _cut(f"The loop ended with {_exit(ending)}. {ending.said}".strip()))
     if last is None:

@@ -13,6 +13,7 @@ import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from bwrap.cgroup import Groups
 from bwrap.errors import LayerError
 from bwrap.library import Library
 from spl.api.authentication import Authenticator
@@ -286,7 +287,9 @@ async def serving(
         log = Recent()
         log.setFormatter(logging.Formatter('{"event":"%(message)s","level":"%(levelname)s"}'))
         home = Home.open(folder / "home", create=True)
-        daemon = Daemon(home, 0, here.kernel, "", transports, Backups(home, 0), began=time.monotonic())
+        daemon = Daemon(
+            home, 0, here.kernel, "", transports, Backups(home, 0), Groups(), began=time.monotonic()
+        )
         metrics = Metrics(
             here.kernel, here.store, transports, version="0.0.0", shape="same-user", layers=[LAYER["layer"]]
         )
