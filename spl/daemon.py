@@ -31,7 +31,7 @@ from spl.api.operator import OperatorApi
 from spl.api.watching import Watching
 from spl.api.worker import worker_app
 from spl.backups import Backups
-from spl.errors import HostUnsupported, StoreUnavailable
+from spl.errors import HostUnsupported, SplError, StoreUnavailable
 from spl.home import HOSTED_RUN, Home, Lock, login
 from spl.inference.broker import Broker
 from spl.inference.chosen import chosen
@@ -44,6 +44,7 @@ from spl.kernel.kernel import Kernel
 from spl.kernel.members import Members
 from spl.kernel.principals import operator_did
 from spl.kernel.usage import Usage
+from spl.logs.redaction import keeping_out
 from spl.records.sqlite import SqliteStore
 from spl.settings import uid_range
 from spl.threads import Unawaited
@@ -112,16 +113,27 @@ async def serve(settings: Settings, *, announce: Callable[[str], None]) -> None:
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         loop.add_signal_handler(number, stopping.set)
     async with contextlib.AsyncExitStack() as stack:
+        # The last: how it ended is said before the command line says why.
+        stack.callback(logs.flush)
+        stack.push(_say_fault)
         try:
             daemon = await assemble(settings, stack, stopping, log=log)
         except StoreUnavailable:
             if not stopping.is_set():
                 raise
         else:
+            logs.flush()
             announce(daemon.announcement())
             async with daemon.backups.kept_up(daemon.kernel.store.count):
                 await stopping.wait()
         _log.info("stopping")
+
+
+def _say_fault(kind: object, error: BaseException | None, trace: object) -> None:
+    """Log what ends the daemon and was not foreseen; the command line tells a person in one sentence."""
+    del kind, trace
+    if isinstance(error, Exception) and not isinstance(error, SplError | OSError):
+        _log.error("the daemon ends by a fault of its own", exc_info=error)
 
 
 @dataclass
@@ -260,7 +272,9 @@ async def assemble(
     )
     transports.isolation = await _trial(sandbox, config.profile)
     if transports.isolation.refused is not None:
-        _log.error("sandboxed starts are refused", error=str(transports.isolation.refused))
+        _log.error(
+            "sandboxed starts are refused", profile=config.profile, **transports.isolation.refused.wire()
+        )
     most = _MOST_CONNECTIONS
     await stack.enter_async_context(_listening(Listener(app, own, grace=grace, admit=_own_user, most=most)))
     await stack.enter_async_context(_listening(Listener(app, tcp, grace=grace, most=most)))
@@ -277,7 +291,7 @@ def _broker(settings: Settings) -> Broker:
         settings.provider,
         url=settings.provider_url,
         model=settings.model,
-        key=Home(settings.home).read_key,
+        key=keeping_out(Home(settings.home).read_key),
         seconds=settings.provider_seconds,
     )
     broker = Broker(

@@ -52,6 +52,17 @@ def drop_secrets() -> None:
         os.execve(sys.executable, [sys.executable, *sys.orig_argv[1:]], clean)  # noqa: S606 - ourselves
 
 
+def keep_standard() -> None:
+    """Have descriptors 0, 1 and 2 lead somewhere: a socket of ours must not become a child's standard error.
+
+    Python itself takes a standard stream that was closed for none, and stays with that.
+    """
+    # The lowest number that is free is the one given out (open(2)).
+    while (found := os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC)) < 3:
+        os.set_inheritable(found, True)
+    os.close(found)
+
+
 def protect() -> None:
     """Make this process undumpable, without a core, and the reaper of what its children leave behind.
 
