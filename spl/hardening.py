@@ -27,14 +27,17 @@ _SECRET = re.compile(
     r"(?:.*_)?(?:TOKEN|SECRET|PASSWORD|PASSWD|CREDENTIALS?|API_?KEY|ACCESS_KEY(?:_ID)?|SECRET_KEY|PRIVATE_KEY)(?:_.*)?",
     re.IGNORECASE,
 )
+# A proxy's or a database's address with a password in it.
+_PASSWORD = re.compile(r"://[^\s/:@]*:[^\s/]+@")
 
 
 def secrets_in(environ: Mapping[str, str]) -> list[str]:
-    """Give the names of variables that hold, by their name, a credential."""
+    """Give the names of variables that hold, by their name or as a password in an address, a credential."""
     return sorted(
         name
-        for name in environ
-        if name == "SPL_TOKEN" or (not name.startswith("SPL_") and _SECRET.fullmatch(name))
+        for name, value in environ.items()
+        if name == "SPL_TOKEN"
+        or (not name.startswith("SPL_") and (_SECRET.fullmatch(name) or _PASSWORD.search(value)))
     )
 
 

@@ -192,6 +192,21 @@ def test_a_variable_that_holds_a_credential_is_known_by_its_name(name: str, secr
     assert secrets_in({name: "x", "LANG": "C"}) == ([name] if secret else [])
 
 
+@pytest.mark.parametrize(
+    ("value", "secret"),
+    [
+        ("http://ana:word@proxy:3128", True),
+        ("postgres://:word@localhost/db?x=1", True),
+        ("http://ana:wo@rd@proxy", True),
+        ("http://ana@proxy:3128", False),
+        ("http://proxy:3128/a@b", False),
+        ("https://host/a:b@c", False),
+    ],
+)
+def test_and_so_is_one_with_a_password_in_an_address(value: str, secret: bool) -> None:
+    assert secrets_in({"HTTPS_PROXY": value, "LANG": "C"}) == (["HTTPS_PROXY"] if secret else [])
+
+
 DROP = """
 import os, sys
 from spl.hardening import drop_secrets
