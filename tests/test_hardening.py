@@ -238,6 +238,21 @@ def test_a_program_without_credentials_goes_on_as_it_is() -> None:
     assert done.stdout.splitlines()[-1] == "1"
 
 
+STANDARD = """
+import subprocess
+from spl.hardening import keep_standard
+keep_standard()
+with open("/proc/self/status"):
+    subprocess.run(["readlink", "/proc/self/fd/0", "/proc/self/fd/2"], check=True)
+"""
+
+
+def test_what_was_started_without_standard_streams_gives_none_of_its_own_to_a_child_for_them() -> None:
+    closed = ["sh", "-c", 'exec "$0" -c "$1" <&- 2>&-', sys.executable, STANDARD]
+    done = subprocess.run(closed, stdout=subprocess.PIPE, text=True, timeout=SECONDS, check=True)
+    assert done.stdout == "/dev/null\n/dev/null\n"
+
+
 ORPHAN = """
 import ctypes, os
 from spl.hardening import protect

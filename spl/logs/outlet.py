@@ -83,8 +83,7 @@ class Outlet(logging.Handler):
             self._changed.wait_for(lambda: not self._waiting, _FLUSH_SECONDS)
 
     def close(self) -> None:
-        """Write what waits, if that can be had in a second, and end the thread."""
-        self.flush()
+        """Have the thread end once all that waits is written; whoever cannot wait for that has called `flush`."""
         with self._changed:
             self._closed = True
             self._changed.notify_all()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import http.client
 import json
+import secrets
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -103,7 +104,9 @@ def told(daemon: Daemon, last: str) -> bytes:
 def test_no_secret_stands_anywhere_and_if_somebody_logged_them_all_they_would_be_taken_out(
     shape: Shape, home: Path
 ) -> None:
-    key, variable, password, typed = Planted(), Planted(), Planted(), Planted()
+    # A key that looks like none.
+    key = Planted(secrets.token_urlsafe(40))
+    variable, password, typed = Planted(), Planted(), Planted()
     careless = home.with_name("careless")
     environment = {
         "OPENAI_API_KEY": variable.key,

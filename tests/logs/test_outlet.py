@@ -86,6 +86,7 @@ def test_an_end_waits_for_what_is_to_be_written_but_not_for_a_reader_who_never_c
     began = time.monotonic()
     made = Outlet(writing)
     say(made, "x" * 2**17)
+    made.flush()
     made.close()
     assert 0.1 <= time.monotonic() - began < 5
     # What it had begun with goes on until there is nobody who could read it.
@@ -114,18 +115,19 @@ def test_after_a_full_disk_what_was_lost_is_told_and_a_torn_line_is_ended(
     limits = resource.getrlimit(resource.RLIMIT_FSIZE)
     with outlet(descriptor, monkeypatch) as made:
         # As where a disk is full, write(2) takes a part, and then nothing; Python ignores SIGXFSZ (setrlimit(2)).
-        resource.setrlimit(resource.RLIMIT_FSIZE, (10, limits[1]))
         try:
-            for text in ("first", "the second", "third"):
-                say(made, text)
-            made.flush()
+            for room, texts in ((10, ("first", "the second", "third")), (19, ("one",))):
+                resource.setrlimit(resource.RLIMIT_FSIZE, (room, limits[1]))
+                for text in texts:
+                    say(made, text)
+                made.flush()
         finally:
             resource.setrlimit(resource.RLIMIT_FSIZE, limits)
         say(made, "room again")
         made.flush()
     os.close(descriptor)
     written = (tmp_path / "daemon.log").read_text()
-    assert written == f"first\nthe \nroom again\n{LOST} {{'lines': 2, 'errors': 0}}\n"
+    assert written == f"first\nthe \none\nline\nroom again\n{LOST} {{'lines': 2, 'errors': 0}}\n"
 
 
 def test_a_reader_that_has_gone_ends_nothing_and_a_line_that_cannot_be_made_is_counted(
