@@ -6,13 +6,14 @@ import fcntl
 import json
 import os
 import subprocess
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from spl.client import Client
 from tests.end_to_end.daemon import SECONDS
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from tests.end_to_end.daemon import Shape
 
 
