@@ -33,7 +33,7 @@ from spl.api.operator import OperatorApi
 from spl.api.watching import Watching
 from spl.api.worker import worker_app
 from spl.backups import Backups
-from spl.errors import DaemonStopping, HomeUnsafe, HostUnsupported
+from spl.errors import DaemonStopping, HomeUnsafe, HostUnsupported, SplError
 from spl.home import HOSTED_RUN, Home, Lock, login
 from spl.inference.broker import Broker
 from spl.inference.chosen import chosen
@@ -46,6 +46,7 @@ from spl.kernel.kernel import Kernel
 from spl.kernel.members import Members
 from spl.kernel.principals import operator_did
 from spl.kernel.usage import Usage
+from spl.logs.redaction import keeping_out
 from spl.metrics import Metrics
 from spl.records.sqlite import SqliteStore
 from spl.settings import uid_range
@@ -116,12 +117,16 @@ async def serve(settings: Settings, *, announce: Callable[[str], None]) -> None:
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         loop.add_signal_handler(number, _told, number, stopping, hurried)
     async with contextlib.AsyncExitStack() as stack:
+        # The last: how it ended is said before the command line says why.
+        stack.callback(logs.flush)
+        stack.push(_say_fault)
         try:
             daemon = await assemble(settings, stack, stopping, log=log)
         except DaemonStopping:
             pass  # told while it was made
         else:
             if not stopping.is_set():
+                logs.flush()
                 announce(daemon.announcement())
                 async with daemon.backups.kept_up(daemon.kernel.store.count):
                     await stopping.wait()
@@ -134,6 +139,13 @@ def _told(number: signal.Signals, stopping: asyncio.Event, hurried: asyncio.Even
     if stopping.is_set() and number is not signal.SIGHUP:
         hurried.set()
     stopping.set()
+
+
+def _say_fault(kind: object, error: BaseException | None, trace: object) -> None:
+    """Log what ends the daemon and was not foreseen; the command line tells a person in one sentence."""
+    del kind, trace
+    if isinstance(error, Exception) and not isinstance(error, SplError | OSError):
+        _log.error("the daemon ends by a fault of its own", exc_info=error)
 
 
 @dataclass
@@ -289,7 +301,9 @@ async def assemble(
     )
     transports.isolation = await _trial(sandbox, config.profile)
     if transports.isolation.refused is not None:
-        _log.error("sandboxed starts are refused", error=str(transports.isolation.refused))
+        _log.error(
+            "sandboxed starts are refused", profile=config.profile, **transports.isolation.refused.wire()
+        )
     most = _MOST_CONNECTIONS
     await stack.enter_async_context(_listening(Listener(app, own, grace=grace, admit=_own_user, most=most)))
     await stack.enter_async_context(_listening(Listener(app, tcp, grace=grace, most=most)))
@@ -306,7 +320,7 @@ def _broker(settings: Settings) -> Broker:
         settings.provider,
         url=settings.provider_url,
         model=settings.model,
-        key=Home(settings.home).read_key,
+        key=keeping_out(Home(settings.home).read_key),
         seconds=settings.provider_seconds,
     )
     broker = Broker(

@@ -78,6 +78,7 @@ def _serve(settings: Settings, output: str | None, *, let_go: bool) -> None:
     from spl import hardening  # noqa: PLC0415
 
     hardening.drop_secrets()
+    hardening.keep_standard()
     # Everything the daemon is made of: not for --daemon, whose other process imports it.
     from spl import daemon  # noqa: PLC0415
 

@@ -230,7 +230,7 @@ class Transports:
         self._refuse_late()
         run = await self._kernel.open(terms)
         self._watch(self._see_through(run, in_process.drive(run, grace=self._run_grace), place))
-        _log.info("running in process", thread=terms.thread)
+        _log.info("running in process", thread=terms.thread, actor=terms.actor)
         return run
 
     async def _sandboxed(self, terms: Terms, profile: str, place: Place) -> Run:
@@ -255,7 +255,14 @@ class Transports:
             # Without a credential it would wait for one until its wall clock, and keep its slot.
             worker.confined.kill("never entrusted")
             raise
-        _log.info("running sandboxed", thread=terms.thread, pid=worker.pid, uid=worker.uid)
+        _log.info(
+            "running sandboxed",
+            thread=terms.thread,
+            pid=worker.pid,
+            profile=profile,
+            uid=worker.uid,
+            actor=terms.actor,
+        )
         return run
 
     async def _open(self, sandbox: Sandbox, plan: Plan, terms: Terms) -> tuple[Run, Worker]:
@@ -281,7 +288,7 @@ class Transports:
             if terms.profile is not None and not isinstance(self._sandbox, LayerError):
                 refusal = self._sandbox.plans.told(terms.profile, error)
             self.isolation = Isolation([], refusal, terms.profile)
-            _log.error("sandboxed start refused", actor=terms.actor, **refusal.wire())
+            _log.error("sandboxed start refused", actor=terms.actor, profile=terms.profile, **refusal.wire())
             await self._kernel.refuse(terms, refusal.wire())
             raise _unavailable(refusal) from None
 

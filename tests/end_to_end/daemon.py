@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import re
 import select
@@ -75,7 +74,7 @@ class Daemon:
 
     def finish(self, thread: str) -> Json:
         """Wait until a run has ended, which the log says, and give its row."""
-        self.log.wait_for(rf'"run ended".*{thread}|{thread}.*"run ended"')
+        self.log.wait_for(rf"\brun ended\b.*{thread}")
         return self.request("GET", f"/v1/runs/{thread}")
 
     def bodies(self, thread: str, kind: str | None = None) -> list[Json]:
@@ -85,8 +84,11 @@ class Daemon:
 
     def worker_pid(self, thread: str) -> int:
         """Give the pid that the log names for a sandboxed run."""
-        line = self.log.wait_for(rf'{thread}.*"running sandboxed"|"running sandboxed".*{thread}')
-        return int(json.loads(line)["pid"])
+        line = self.log.wait_for(rf"\brunning sandboxed\b.*{thread}")
+        # In either form of the log.
+        found = re.search(r'\bpid(?:=|": )(\d+)', line)
+        assert found is not None
+        return int(found[1])
 
     def stop(self) -> int:
         """Stop it as an operator would; gives its exit status."""
