@@ -6,7 +6,7 @@ PYTHON := $(VENV)/bin/python
 SPL_PATH := PATH="$(CURDIR)/$(VENV)/bin:$$PATH"
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test soak engine escape bench lint format docs claims requirements clean
+.PHONY: help setup demo test soak engine escape bench lint format docs claims requirements sbom clean
 
 help: ## list these targets
 	@sed -n 's/^\([a-z]*\):[^#]*## /\1|/p' $(MAKEFILE_LIST) | while IFS='|' read -r target text; do \
@@ -57,8 +57,11 @@ docs: setup ## regenerate the pages of docs/ that are made from the code
 
 claims: docs ## the same: docs/claims.md is one of those pages
 
-requirements: ## recompile the pins; ARGS=--upgrade moves them to the newest releases
+requirements: ## recompile the pins; ARGS=--upgrade moves them to the newest releases; and sbom
 	@sh requirements/compile.sh $(ARGS)
+
+sbom: ## write what the pins come to, with their licences, into requirements/sbom.cdx.json
+	@sh requirements/sbom.sh
 
 clean: ## remove the virtual environment and every cache
 	rm -rf $(VENV) $(ENGINE) .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache dist

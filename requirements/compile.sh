@@ -46,3 +46,5 @@ for name in runtime dev build bwrap; do
     # All of them are installed side by side, so what an earlier file pins holds in the later ones.
     constraints="$constraints --constraint requirements/$name.txt"
 done
+
+sh requirements/sbom.sh
