@@ -6,7 +6,7 @@ PYTHON := $(VENV)/bin/python
 SPL_PATH := PATH="$(CURDIR)/$(VENV)/bin:$$PATH"
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test soak engine escape bench lint format docs claims requirements sbom clean
+.PHONY: help setup demo test soak engine escape bench matrix lint format docs claims requirements sbom clean
 
 help: ## list these targets
 	@sed -n 's/^\([a-z]*\):[^#]*## /\1|/p' $(MAKEFILE_LIST) | while IFS='|' read -r target text; do \
@@ -41,6 +41,9 @@ escape: setup ## make every attempt to escape, and take each layer away, in both
 
 bench: setup ## measure what confinement and judgment cost on this host; writes docs/performance.md (as root, with nothing else going on)
 	$(PYTHON) -m tests.performance_page
+
+matrix: setup ## try the wheel, and much of the suite, on each Python that is here; writes docs/matrix.md (as root)
+	$(PYTHON) -m tests.packaging.matrix
 
 lint: setup ## check style, types and the arrows between the rooms
 	$(VENV)/bin/ruff check .

@@ -29,6 +29,7 @@ with open("pyproject.toml", "rb") as file:
 print(*{
     "runtime": pyproject["project"]["dependencies"],
     "dev": pyproject["dependency-groups"]["dev"],
+    "pipx": pyproject["dependency-groups"]["pipx"],
     "bwrap": pyproject["project"]["optional-dependencies"]["bwrap"],
     # hatchling asks for editables only when it makes an editable install
     "build": [*pyproject["build-system"]["requires"], "editables"],
@@ -36,7 +37,7 @@ print(*{
 }
 
 constraints=
-for name in runtime dev build bwrap; do
+for name in runtime dev build bwrap pipx; do
     echo "requirements: compiling requirements/$name.txt"
     # shellcheck disable=SC2086  # the constraints are many words or none
     section "$name" | "$scratch/bin/pip-compile" --quiet --generate-hashes --strip-extras --allow-unsafe \

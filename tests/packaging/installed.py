@@ -15,8 +15,6 @@ from tests.end_to_end.daemon import Shape
 if TYPE_CHECKING:
     from pathlib import Path
 
-PINS = ROOT / "requirements" / "runtime.txt"
-
 
 @dataclass(frozen=True)
 class InstalledShape(Shape):
@@ -34,13 +32,20 @@ class Environment:
     folder: Path
 
     @classmethod
-    def make(cls, folder: Path) -> Environment:
-        """Make one on the interpreter that runs this, and install the pins of the daemon alone."""
+    def make(cls, folder: Path, pins: str = "runtime", *, interpreter: str | None = None) -> Environment:
+        """Make one on an interpreter, which is the one that runs this, and install the pins of a file alone, if any."""
         # Not the one of a virtual environment, whose folder may be closed to others.
-        command = [os.path.realpath(sys.executable), "-m", "venv", "--without-pip", str(folder)]
+        command = [
+            interpreter or os.path.realpath(sys.executable),
+            "-m",
+            "venv",
+            "--without-pip",
+            str(folder),
+        ]
         subprocess.run(command, env={"PATH": "/usr/bin:/bin"}, cwd="/", check=True, umask=0o022)
         made = cls(folder)
-        made.install("--require-hashes", "-r", str(PINS))
+        if pins:
+            made.install("--require-hashes", "-r", str(ROOT / "requirements" / f"{pins}.txt"))
         return made
 
     @property
