@@ -20,7 +20,7 @@ demo: setup ## run one confined work loop in a throw-away home and print its rec
 	@sh requirements/setup.sh where
 
 test: setup lint ## check everything: lint, then all tests
-	$(PYTHON) -m pytest
+	$(PYTHON) -m pytest --numprocesses auto --maxprocesses 4 --dist loadfile
 
 soak: setup ## long and hostile use of both shapes: runs, kills, crashes, load, bad input, a long log; writes docs/soak.md (as root)
 	CI=1 $(PYTHON) -m pytest -s tests/end_to_end/soak.py
