@@ -6,7 +6,7 @@ PYTHON := $(VENV)/bin/python
 SPL_PATH := PATH="$(CURDIR)/$(VENV)/bin:$$PATH"
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test soak engine escape bench matrix lint format docs claims requirements sbom clean
+.PHONY: help setup demo test soak engine escape bench matrix lint format docs claims requirements sbom release clean
 
 help: ## list these targets
 	@sed -n 's/^\([a-z]*\):[^#]*## /\1|/p' $(MAKEFILE_LIST) | while IFS='|' read -r target text; do \
@@ -65,6 +65,9 @@ requirements: ## recompile the pins; ARGS=--upgrade moves them to the newest rel
 
 sbom: ## write what the pins come to, with their licences, into requirements/sbom.cdx.json
 	@sh requirements/sbom.sh
+
+release: setup ## build wheel, sdist and their sums into dist/; refused unless all that a release promises is so
+	@$(PYTHON) requirements/release.py
 
 clean: ## remove the virtual environment and every cache
 	rm -rf $(VENV) $(ENGINE) .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache dist
