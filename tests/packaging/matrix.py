@@ -251,9 +251,9 @@ x86_64 is where everything is run. **aarch64 is compiled for and simulated, and 
   simulator of the kernel's filter machine on every call number up to 600, of every architecture that the kernel could
   name, and on every argument that a condition looks at. It must answer what the profile means, as that of x86_64 must
   (`tests/bwrap/test_filter_meaning.py`).
-- With the kernel's word for the machine changed to aarch64, each shipped profile keeps the floor and has every call that
-  a run needs there, by the forms that aarch64 has; a program of that machine is read for what it needs, and its dynamic
-  linker is the one that is asked (`tests/bwrap/test_aarch64.py`).
+- With the kernel's word for the machine changed to aarch64, each shipped profile keeps the floor and has every call
+  that a run needs there, by the forms that aarch64 has; a program of that machine is read for what it needs, and its
+  dynamic linker is the one that is asked (`tests/bwrap/test_aarch64.py`).
 - There are wheels of every pin, by the table above.
 
 What that does not show: that a kernel of that machine answers as its tables say, that glibc and Python there make no

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import subprocess
@@ -70,6 +71,17 @@ def test_pipx_installs_it_for_every_user_of_the_host(
     (command,) = (folder / "bin").iterdir()
     assert command.name == "spl"
     uses(Environment(folder / "pipx" / "venvs" / "spl").shape(name), home)
+
+
+def test_the_escape_suite_comes_with_the_wheel_and_is_made_from_it_in_both_shapes(
+    environment: Environment,
+) -> None:
+    done = environment.shape("hosted").run("escape", "run", "network", "-o", "json")
+
+    assert done.returncode == 0, done.stderr
+    rows = json.loads(done.stdout)["rows"]
+    assert {row["shape"] for row in rows} == {"same-user", "hosted"}
+    assert all(row["ok"] for row in rows)
 
 
 def test_on_an_interpreter_that_is_closed_to_others_hosted_workers_run_on_the_systems(
