@@ -64,7 +64,7 @@ requirements: ## recompile the pins; ARGS=--upgrade moves them to the newest rel
 	@sh requirements/compile.sh $(ARGS)
 
 sbom: ## write what the pins come to, with their licences, into requirements/sbom.cdx.json
-	@sh requirements/sbom.sh
+	@sh requirements/compile.sh sbom
 
 release: setup ## build wheel, sdist and their sums into dist/; refused unless all that a release promises is so
 	@$(PYTHON) requirements/release.py
