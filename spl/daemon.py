@@ -481,7 +481,7 @@ def _groups() -> cgroup.Groups:
     """Divide the cgroup that is delegated to this process, if one is."""
     groups = cgroup.take()
     if groups.lacking:
-        _log.warning("the delegated cgroup cannot be used in full", reason=groups.reason)
+        _log.warning("the delegated cgroup cannot be used in full", error=groups.reason)
     return groups
 
 

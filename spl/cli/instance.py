@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 import select
 import signal
+import sys
+from contextlib import suppress
 from typing import TYPE_CHECKING, Final
 
 import click
@@ -166,9 +168,30 @@ def status(home: str | None, output: str | None) -> None:
 def version(output: str | None) -> None:
     """Print the version.
 
-    It is plain text unless JSON is asked for.
+    It is plain text unless JSON is asked for, which also says what of the host a report of a fault should name: null is
+    what is not there, or cannot be used ('spl doctor' says why).
     """
     if output == "json":
-        print_json({"version": __version__})
+        print_json({"version": __version__, **_beneath()})
     else:
         print_line(f"spl {__version__}")
+
+
+def _beneath() -> dict[str, str | None]:
+    """Give the versions of what this installation stands on."""
+    from bwrap import host  # noqa: PLC0415 - not for a plain version
+    from bwrap.errors import LayerError  # noqa: PLC0415
+
+    found: dict[str, str | None] = {
+        "python": sys.version.split()[0],
+        "kernel": os.uname().release,
+        "machine": os.uname().machine,
+        "shape": host.shape().value,
+        "bubblewrap": None,
+        "libseccomp": None,
+    }
+    with suppress(LayerError):
+        found["bubblewrap"] = host.find_bubblewrap(host.shape()).version
+    with suppress(LayerError):
+        found["libseccomp"] = host.find_libseccomp()
+    return found

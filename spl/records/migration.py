@@ -48,8 +48,12 @@ def migrate(path: str, found: Found, folder: Path) -> None:
     `found` is what a look at it gave; nobody may write to it meanwhile. Nothing is changed where this raises
     BackupFailed, because no backup can be made, StoreDamaged, because the log is not whole, or StoreUnavailable.
     """
-    told = {"from": found.format, "to": FORMAT, "records": found.records}
-    _log.info("the log is of an earlier format: it is backed up, and then taken to this one", **told)
+    _log.info(
+        "the log is of an earlier format: it is backed up, and then taken to this one",
+        format=found.format,
+        to=FORMAT,
+        records=found.records,
+    )
     left = f"the log is left in format {found.format}"
     try:
         backup = _there_already(path, found, folder) or make(Path(path), folder, way_back=True).path
@@ -62,7 +66,7 @@ def migrate(path: str, found: Found, folder: Path) -> None:
             f"{left}: a backup in {folder} cannot be made: {error.strerror}", remedy=_MEND
         ) from None
     forward(path, found.records)
-    _log.info("the log was taken to this format", **told, backup=str(backup))
+    _log.info("the log was taken to this format", format=FORMAT, records=found.records, path=str(backup))
 
 
 def forward(path: str, records: int | None = None) -> None:

@@ -181,7 +181,7 @@ class Transports:
             hurry.cancel()
         if self._going():
             why = "told to stop again" if hurried.is_set() else "they did not leave in time"
-            _log.warning("breaking off runs", runs=len(self._runs), starts=len(self._starts), why=why)
+            _log.warning("breaking off runs", runs=len(self._runs), starts=len(self._starts), error=why)
 
     async def stop(self) -> None:
         """End every run and wait until each has its outcome and no worker is left."""
