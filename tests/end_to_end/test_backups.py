@@ -97,17 +97,17 @@ def test_a_home_of_an_earlier_release_is_served_with_its_runs_and_keeps_the_way_
         # Of a run that was broken off it wrote the outcome: the backup at its start is another one.
         made = json.loads(daemon.log.wait_for('"made a backup"'))
         line = json.loads(daemon.log.wait_for("was taken to this format"))
-        assert (line["from"], line["to"], line["records"]) == (1, FORMAT, RECORDS)
+        assert (line["format"], line["records"]) == (FORMAT, RECORDS)
         assert {backup.path for backup in listed(home / "backups")} == {
             Path(made["path"]),
-            Path(line["backup"]),
+            Path(line["path"]),
         }
         runs = daemon.request("GET", "/v1/runs")["data"]
         assert sorted(run["outcome"] for run in runs) == ["cancelled", "completed", "completed", "failed"]
         assert [record["id"] for record in records(daemon)[:RECORDS]] == [row[1].hex() for row in kept]
         assert daemon.stop() == 0
-    assert rows(Path(line["backup"])) == kept
-    verified = shape.run("verify", line["backup"], "-o", "json")
+    assert rows(Path(line["path"])) == kept
+    verified = shape.run("verify", line["path"], "-o", "json")
     assert (verified.returncode, json.loads(verified.stdout)["records"]) == (0, RECORDS)
 
 
