@@ -262,6 +262,15 @@ def wait_until_gone(pid: int, pidfd: int | None = None) -> None:
             os.close(opened)
 
 
+def held(process: subprocess.Popen[str]) -> set[str]:
+    """Give what a process has open, as /proc names it (proc(5))."""
+    found = set()
+    for name in os.listdir(f"/proc/{process.pid}/fd"):
+        with contextlib.suppress(FileNotFoundError):
+            found.add(os.readlink(f"/proc/{process.pid}/fd/{name}"))
+    return found
+
+
 def ask_raw(path: str, request: bytes) -> bytes:
     """Send bytes to a unix socket and give all that comes back until it closes."""
     with socket.socket(socket.AF_UNIX) as connection:

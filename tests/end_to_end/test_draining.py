@@ -2,36 +2,24 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
-import os
 import signal
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 
 from spl.errors import DaemonStopping
 from tests.end_to_end import scripts
-from tests.end_to_end.daemon import SECONDS, wait_until_gone
+from tests.end_to_end.daemon import SECONDS, held, wait_until_gone
 from tests.end_to_end.load import Caller
 
 if TYPE_CHECKING:
-    import subprocess
+    from pathlib import Path
 
     from tests.end_to_end.daemon import Shape
     from tests.end_to_end.model import Model
 
 SUMMARY = "The daemon was stopped while the run was going."
-
-
-def has_pidfd(process: subprocess.Popen[str]) -> bool:
-    """Tell whether a process holds another by its descriptor, whatever becomes of that from then on."""
-    with contextlib.suppress(FileNotFoundError):
-        return any(
-            os.readlink(each) == "anon_inode:[pidfd]" for each in Path(f"/proc/{process.pid}/fd").iterdir()
-        )
-    return False
 
 
 def test_runs_leave_at_their_next_step_and_whoever_asks_is_answered_until_they_have(
@@ -98,7 +86,7 @@ def test_a_run_that_does_not_leave_is_broken_off_when_the_daemon_is_told_a_secon
         # Two more at once end it, and both see it end.
         daemon.process.send_signal(signal.SIGSTOP)
         stops = [shape.begin("stop", "--home", str(home), "-o", "json") for _ in range(2)]
-        while not all(has_pidfd(stop) for stop in stops):
+        while not all("anon_inode:[pidfd]" in held(stop) for stop in stops):
             assert all(stop.poll() is None for stop in stops)
         daemon.process.send_signal(signal.SIGCONT)
         for stop in stops:

@@ -11,16 +11,16 @@ import signal
 import sqlite3
 import subprocess
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TextIO
 
 import pytest
 
-from spl.errors import DaemonUnreachable, HomeInUse, HomeUnsafe
+from spl.errors import HomeInUse, HomeUnsafe
 from tests.end_to_end import scripts
-from tests.end_to_end.daemon import SECONDS, wait_until_gone
+from tests.end_to_end.daemon import SECONDS, held, wait_until_gone
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
     from tests.end_to_end.daemon import Shape
     from tests.end_to_end.model import Model
@@ -50,11 +50,6 @@ def test_what_a_killed_daemon_left_is_in_nobodys_way_and_one_in_the_background_i
     assert {"spl.sock", "spl-worker.sock"} <= {path.name for path in (home / "run").iterdir()}
     # Its pid is this process's by now, which lives.
     (home / "run" / "spl.pid").write_text(f"{os.getpid()}\n")
-    for command in ("status", "stop"):
-        none = shape.run(command, *at)
-        assert (none.returncode, none.stdout) == (DaemonUnreachable.exit_status, "")
-        assert f"DAEMON_UNREACHABLE: no daemon {'answers' if command == 'status' else 'runs'} " in none.stderr
-
     begun = shape.run("serve", "--daemon", "--port", "0", *at)
     try:
         assert (begun.returncode, begun.stderr) == (0, "")
@@ -206,58 +201,83 @@ def outcomes(home: Path) -> list[dict[str, Any]]:
     return [body for body in bodies if body.get("kind") == "core.work.loop_outcome.v1"]
 
 
-ALL_BUT_READY = """
-import os, signal
-from spl import daemon
-from spl.cli.main import main
-
-trial = daemon._trial
-
-async def told(*given):
-    found = await trial(*given)
-    os.kill(os.getpid(), signal.SIGTERM)
-    return found
-
-daemon._trial = told
-main()
-"""
-
-
-@pytest.mark.one_shape
-def test_a_daemon_that_is_told_to_stop_when_it_is_all_but_ready_announces_nothing(
-    shape: Shape, home: Path
-) -> None:
-    done = subprocess.run(
-        [*shape.python, "-c", ALL_BUT_READY, "serve", "--home", str(home), "--port", "0"],
-        env=shape.environment,
+def begin(shape: Shape, command: Sequence[str], home: Path, **environment: str) -> subprocess.Popen[str]:
+    """Start to serve a home by a command of this user's, and do not wait until it does."""
+    return subprocess.Popen(
+        [*command, "serve", "--home", str(home), "--port", "0"],
+        env={**shape.environment, **environment},
         user=shape.uid,
         group=shape.uid,
         extra_groups=[],
         cwd="/",
         text=True,
-        capture_output=True,
-        timeout=SECONDS,
-        check=False,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
     )
-    assert (done.returncode, done.stdout) == (0, ""), done.stderr
+
+
+# All but ready: what is left to be done is to try a worker.
+HELD = """
+import asyncio, os
+from pathlib import Path
+from spl import daemon
+from spl.cli.main import main
+
+trial = daemon._trial
+
+async def held(*given):
+    found = await trial(*given)
+    await asyncio.to_thread(Path(os.environ["GO"]).read_text)
+    return found
+
+daemon._trial = held
+main()
+"""
+
+
+@contextlib.contextmanager
+def all_but_ready(shape: Shape, home: Path) -> Iterator[tuple[subprocess.Popen[str], TextIO]]:
+    """Give a daemon that is held there, and what lets it go on when it is closed."""
+    go = home.with_name("go")
+    os.mkfifo(go)
+    go.chmod(0o666)
+    with begin(shape, [*shape.python, "-c", HELD], home, GO=str(go)) as starting:
+        try:
+            # Opened for writing once it is open for reading: fifo(7).
+            with go.open("w") as release:
+                yield starting, release
+        finally:
+            starting.kill()
+
+
+@pytest.mark.one_shape
+def test_whoever_asks_one_that_starts_is_answered_once_it_serves(shape: Shape, home: Path) -> None:
+    with all_but_ready(shape, home) as (starting, release):
+        status = shape.begin("status", "--home", str(home), "-o", "json")
+        while not any(each.startswith("socket:") for each in held(status)):
+            assert status.poll() is None
+        release.close()
+        assert json.loads(status.communicate(timeout=SECONDS)[0])["status"] == "ok"
+        starting.send_signal(signal.SIGTERM)
+        starting.communicate(timeout=SECONDS)
+
+
+@pytest.mark.one_shape
+def test_one_that_is_told_to_stop_before_it_serves_never_says_that_it_does(shape: Shape, home: Path) -> None:
+    with all_but_ready(shape, home) as (starting, release):
+        starting.send_signal(signal.SIGTERM)
+        while "ShdPnd:\t0000000000000000" not in Path(f"/proc/{starting.pid}/status").read_text():
+            assert starting.poll() is None
+        release.close()
+        assert starting.communicate(timeout=SECONDS)[0] == ""
+        assert starting.returncode == 0
     assert left(home) == []
 
 
 @pytest.mark.one_shape
 def test_ctrl_c_while_it_starts_ends_it_before_it_says_that_it_serves(shape: Shape, home: Path) -> None:
     with terminal(shape) as (keyboard, prefix):
-        command = [*prefix, *shape.spl("serve", "--home", str(home), "--port", "0")]
-        starting = subprocess.Popen(
-            command,
-            env=shape.environment,
-            user=shape.uid,
-            group=shape.uid,
-            extra_groups=[],
-            cwd="/",
-            text=True,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-        )
+        starting = begin(shape, [*prefix, *shape.spl()], home)
         try:
             # It has taken the home then, and is long from being ready: no worker has been tried yet.
             while not (home / "run" / "workers").exists():
