@@ -38,6 +38,11 @@ FIELDS: Final[Mapping[str, str]] = {
     "threads": "the threads of several runs",
     "pids": "the process ids of several workers",
     "records": "how many records there are",
+    "format": "the format that the log of records has",
+    "to": "the format that it is to have",
+    "runs": "how many runs go on",
+    "starts": "how many starts are under way",
+    "seconds": "for how long at the most",
     "bytes": "how long the write-ahead log was",
     "path": "a file",
     "removed": "files that made room for it",
@@ -57,6 +62,11 @@ MEANINGS: Final[Mapping[str, str]] = {
     "the log was not closed: its write-ahead log is taken in": (
         "The last daemon was killed; all it had acknowledged is there"
     ),
+    "the log is of an earlier format: it is backed up, and then taken to this one": (
+        "It takes a while for a long log: see [backups.md](backups.md)"
+    ),
+    "the log was taken to this format": "The backup of it as it was is at the path",
+    "the delegated cgroup cannot be used in full": "See [confinement.md](confinement.md)",
     "killed workers of an earlier daemon": "What a daemon that died had left running is gone",
     "closed runs of an earlier daemon": "Runs that were going when it died have their outcome now",
     "the model has no price: runs with a budget are refused, and so is every sandboxed one": (
@@ -78,7 +88,9 @@ MEANINGS: Final[Mapping[str, str]] = {
     "a connection is closed: its server failed": "Report it",
     "made a backup": "The one of the start is whole",
     "no backup could be made at the start": "See [backups.md](backups.md)",
-    "stopping": "It was told to; runs that go on end first",
+    "draining": "It was told to stop: nothing starts, and runs leave at their next step",
+    "breaking off runs": "They did not leave in time, or it was told to stop again",
+    "stopping": "It was told to, and no run goes on but what is broken off",
     "the daemon ends by a fault of its own": "Report it",
     "a thread failed by a fault of the daemon's own": "Report it",
     "an error was ignored": "Python met it where nobody could be told. Report it",

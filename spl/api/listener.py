@@ -378,5 +378,8 @@ def _exists_as_socket(path: str) -> bool:
     except FileNotFoundError:
         return False
     if not stat.S_ISSOCK(mode):
-        raise HomeUnsafe(f"no socket can be made at {path!r}: what is there is not a socket")
+        raise HomeUnsafe(
+            f"no socket can be made at {path!r}: what is there is not a socket",
+            remedy="take it away from there",
+        )
     return True

@@ -223,7 +223,7 @@ class Shape:
         follower = threading.Thread(target=log.follow, args=(process.stderr,))
         follower.start()
         try:
-            lines = [process.stdout.readline() for _ in range(7)]
+            lines = [process.stdout.readline() for _ in range(8)]
             if not lines[-1]:
                 status = process.wait(SECONDS)
                 follower.join()

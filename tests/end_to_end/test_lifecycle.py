@@ -1,0 +1,272 @@
+"""A daemon's start and end where something is in the way: what another has left, another beside it, a terminal."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import os
+import select
+import signal
+import sqlite3
+import subprocess
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from spl.errors import DaemonUnreachable, HomeInUse, HomeUnsafe
+from tests.end_to_end import scripts
+from tests.end_to_end.daemon import SECONDS, wait_until_gone
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from tests.end_to_end.daemon import Shape
+    from tests.end_to_end.model import Model
+
+
+def hosted_folder(home: Path) -> Path:
+    """Give the folder that a root daemon of a home keeps outside it."""
+    return Path("/run/spl", hashlib.sha256(os.fsencode(os.path.realpath(home))).hexdigest()[:16])
+
+
+def left(home: Path) -> list[str]:
+    """Give what a daemon that has ended has left of what it had only while it ran."""
+    run = home / "run"
+    found = (hosted_folder(home), *run.iterdir(), *(run / "workers").iterdir())
+    kept = (run / "spl.pid", run / "workers")
+    assert (run / "spl.pid").read_text() == ""
+    return [str(path) for path in found if os.path.lexists(path) and path not in kept]
+
+
+def test_what_a_killed_daemon_left_is_in_nobodys_way_and_one_in_the_background_is_there_when_it_says_so(
+    shape: Shape, home: Path
+) -> None:
+    with shape.daemon(home) as killed:
+        killed.process.kill()
+        killed.process.wait(SECONDS)
+    at = ("--home", str(home))
+    assert {"spl.sock", "spl-worker.sock"} <= {path.name for path in (home / "run").iterdir()}
+    # Its pid is this process's by now, which lives.
+    (home / "run" / "spl.pid").write_text(f"{os.getpid()}\n")
+    for command in ("status", "stop"):
+        none = shape.run(command, *at)
+        assert (none.returncode, none.stdout) == (DaemonUnreachable.exit_status, "")
+        assert f"DAEMON_UNREACHABLE: no daemon {'answers' if command == 'status' else 'runs'} " in none.stderr
+
+    begun = shape.run("serve", "--daemon", "--port", "0", *at)
+    try:
+        assert (begun.returncode, begun.stderr) == (0, "")
+        said = begun.stdout
+        assert "operator API  http://127.0.0.1:" in said
+        assert str(home / "run" / "spl.sock") in said
+        status = shape.run("status", "-o", "json", *at)
+        assert json.loads(status.stdout)["status"] == "ok"
+        beside = shape.run("serve", "--daemon", "--port", "0", *at)
+        assert (beside.returncode, beside.stdout) == (HomeInUse.exit_status, "")
+        assert "HOME_IN_USE" in beside.stderr
+    finally:
+        stopped = shape.run("stop", "-o", "json", *at)
+    assert stopped.returncode == 0, stopped.stderr
+    assert f"in use by another daemon (pid {json.loads(stopped.stdout)['stopped']})" in beside.stderr
+    assert left(home) == []
+
+
+@pytest.mark.soak
+def test_of_eight_daemons_started_at_once_on_one_home_one_serves_and_the_others_change_nothing(
+    shape: Shape, home: Path
+) -> None:
+    shape.run("init", "--home", str(home))
+    token = (home / "token").read_bytes()
+    begun = [shape.begin("serve", "--home", str(home), "--port", "0") for _ in range(8)]
+    try:
+        (serving,) = set(begun) - ended(begun, 7)
+        assert serving.stdout is not None
+        assert serving.stdout.readline().startswith("spl ")
+        assert (home / "run" / "spl.pid").read_text() == f"{serving.pid}\n"
+        for each in set(begun) - {serving}:
+            said, complained = each.communicate()
+            assert (each.returncode, said) == (HomeInUse.exit_status, "")
+            assert "HOME_IN_USE" in complained
+        assert (home / "token").read_bytes() == token
+        assert shape.run("status", "--home", str(home)).returncode == 0
+        serving.send_signal(signal.SIGTERM)
+        serving.communicate(timeout=SECONDS)
+        assert serving.returncode == 0
+    finally:
+        for each in begun:
+            each.kill()
+            each.communicate()
+    assert left(home) == []
+
+
+def ended(processes: list[subprocess.Popen[str]], number: int) -> set[subprocess.Popen[str]]:
+    """Wait until so many of some processes have ended; gives them."""
+    poll, found = select.poll(), set[subprocess.Popen[str]]()
+    of = {os.pidfd_open(process.pid): process for process in processes}
+    for pidfd in of:
+        poll.register(pidfd, select.POLLIN)
+    try:
+        while len(found) < number:
+            ready = poll.poll(SECONDS * 1000)
+            assert ready, f"only {len(found)} have ended"
+            for pidfd, _ in ready:
+                poll.unregister(pidfd)
+                found.add(of[pidfd])
+    finally:
+        for pidfd in of:
+            os.close(pidfd)
+    return found
+
+
+@pytest.mark.parametrize("name", ["spl.sock", "spl-worker.sock"])
+def test_a_file_in_the_place_of_a_socket_is_refused_and_stays(shape: Shape, home: Path, name: str) -> None:
+    assert shape.run("init", "--home", str(home)).returncode == 0
+    foreign = home / "run" / name
+    foreign.write_text("somebody's\n")
+    said = shape.run("serve", "--home", str(home), "--port", "0")
+    assert (said.returncode, said.stdout) == (HomeUnsafe.exit_status, "")
+    assert f"{str(foreign)!r}: what is there is not a socket; take it away" in said.stderr
+    assert foreign.read_text() == "somebody's\n"
+    foreign.unlink()
+    (home / "run" / "workers").mkdir(exist_ok=True)
+    assert left(home) == []
+
+
+# --- at a terminal ---
+
+
+@contextlib.contextmanager
+def terminal(shape: Shape) -> Iterator[tuple[int, list[str]]]:
+    """Give a terminal's keyboard, and the prefix of a command that has it for its own."""
+    keyboard, screen = os.openpty()
+    name = os.ttyname(screen)
+    os.chown(name, shape.uid, shape.uid)
+    try:
+        # What the leader of a session opens first becomes its terminal: tty_ioctl(2), and the O_NOCTTY of open(2).
+        yield keyboard, ["setsid", "sh", "-c", f'exec "$@" <>{name}', "sh"]
+    finally:
+        os.close(screen)
+        os.close(keyboard)
+
+
+INTERRUPT = b"\x03"
+
+
+@pytest.mark.parametrize("times", [1, pytest.param(2, marks=pytest.mark.one_shape)])
+def test_ctrl_c_at_the_daemons_terminal_ends_it_and_leaves_nothing(
+    shape: Shape, home: Path, model: Model, times: int
+) -> None:
+    scratch = home.with_name("tmp")
+    scratch.mkdir()
+    scratch.chmod(0o777)
+    given = {"SPL_DRAIN_SECONDS": "3600", "TMPDIR": str(scratch)}
+    with terminal(shape) as (keyboard, prefix), model.daemon(shape, home, prefix=prefix, **given) as daemon:
+        # It is the terminal's whole group that is interrupted: the daemon, and whatever it has started there.
+        assert os.tcgetpgrp(keyboard) == os.getpgid(daemon.process.pid)
+        daemon.set_transport("sandboxed")
+        thread = daemon.start("Go on.")["thread"]
+        asked, worker = model.asked(), daemon.worker_pid(thread)
+        pidfd = os.pidfd_open(worker)
+        os.write(keyboard, INTERRUPT)
+        daemon.log.wait_for("draining")
+        if times == 2:
+            os.write(keyboard, INTERRUPT)
+            asked.wait_until_broken_off()
+        else:
+            # The worker was not interrupted, and has its answer.
+            asked.answer(scripts.calling(scripts.NOTE))
+        assert daemon.process.wait(SECONDS) == 0
+        wait_until_gone(worker, pidfd)
+        os.close(pidfd)
+    # Not even a zombie of another's, nor anything else of the daemon's session.
+    assert session(daemon.process.pid) == []
+    assert left(home) == []
+    assert list(scratch.iterdir()) == []
+    code = {1: {"code": 0}, 2: {"signal": "SIGKILL"}}[times]
+    (outcome,) = outcomes(home)
+    assert (outcome["outcome"], outcome["exit"]) == ("failed", code)
+
+
+def session(leader: int) -> list[int]:
+    """Give the processes of a session (the sixth field of /proc/pid/stat, proc(5))."""
+    found = []
+    for pid in filter(str.isdigit, os.listdir("/proc")):
+        with contextlib.suppress(FileNotFoundError, ProcessLookupError):
+            if int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[3]) == leader:
+                found.append(int(pid))
+    return found
+
+
+def outcomes(home: Path) -> list[dict[str, Any]]:
+    """Give the outcomes that stand in the log of a daemon that has ended."""
+    with contextlib.closing(sqlite3.connect(f"file:{home}/hub.db?mode=ro", uri=True)) as log:
+        bodies = [json.loads(body) for (body,) in log.execute("SELECT body FROM records")]
+    return [body for body in bodies if body.get("kind") == "core.work.loop_outcome.v1"]
+
+
+ALL_BUT_READY = """
+import os, signal
+from spl import daemon
+from spl.cli.main import main
+
+trial = daemon._trial
+
+async def told(*given):
+    found = await trial(*given)
+    os.kill(os.getpid(), signal.SIGTERM)
+    return found
+
+daemon._trial = told
+main()
+"""
+
+
+@pytest.mark.one_shape
+def test_a_daemon_that_is_told_to_stop_when_it_is_all_but_ready_announces_nothing(
+    shape: Shape, home: Path
+) -> None:
+    done = subprocess.run(
+        [*shape.python, "-c", ALL_BUT_READY, "serve", "--home", str(home), "--port", "0"],
+        env=shape.environment,
+        user=shape.uid,
+        group=shape.uid,
+        extra_groups=[],
+        cwd="/",
+        text=True,
+        capture_output=True,
+        timeout=SECONDS,
+        check=False,
+    )
+    assert (done.returncode, done.stdout) == (0, ""), done.stderr
+    assert left(home) == []
+
+
+@pytest.mark.one_shape
+def test_ctrl_c_while_it_starts_ends_it_before_it_says_that_it_serves(shape: Shape, home: Path) -> None:
+    with terminal(shape) as (keyboard, prefix):
+        command = [*prefix, *shape.spl("serve", "--home", str(home), "--port", "0")]
+        starting = subprocess.Popen(
+            command,
+            env=shape.environment,
+            user=shape.uid,
+            group=shape.uid,
+            extra_groups=[],
+            cwd="/",
+            text=True,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+        )
+        try:
+            # It has taken the home then, and is long from being ready: no worker has been tried yet.
+            while not (home / "run" / "workers").exists():
+                assert starting.poll() is None
+            os.write(keyboard, INTERRUPT)
+            said, complained = starting.communicate(timeout=SECONDS)
+        finally:
+            starting.kill()
+            starting.communicate()
+    assert (starting.returncode, said) == (0, "")
+    assert "Traceback" not in complained
+    assert left(home) == []
