@@ -35,17 +35,23 @@ _SHAPES: Final = (
     (re.compile(r"\bsk-[a-z0-9_-]{16,}", re.IGNORECASE), REDACTED),
 )
 
+# What each of the shapes has in it: most texts have none, and are looked through once.
+_MARK: Final = re.compile(r"spl_|authorization|api-key|cookie|bearer|basic|://|sk-", re.IGNORECASE)
+
 _kept: tuple[str, ...] = ()
 
 
 def redacted(text: str) -> str:
     """Give a text without what looks like a credential, and without the keys that were kept out."""
+    if len(text) < _SECRET:
+        return text
     for key in _kept:
         # As it is, as it stands in JSON or in a repr, and as a part of a URL.
         for form in {key, json.dumps(key)[1:-1], repr(key)[1:-1], quote(key, safe="")}:
             text = text.replace(form, REDACTED)
-    for shape, instead in _SHAPES:
-        text = shape.sub(instead, text)
+    if _MARK.search(text):
+        for shape, instead in _SHAPES:
+            text = shape.sub(instead, text)
     return text
 
 
