@@ -74,16 +74,24 @@ def asked_badly(daemon: Daemon, token: str) -> Pieces:
         ("POST", "/v1/records", bearer, json.dumps({"thread": token, "actor": token, "act": token})),
     ]
     found = {}
-    for number, (method, path, headers, body) in enumerate(asked):
-        connection = http.client.HTTPConnection("127.0.0.1", daemon.port, timeout=SECONDS)
-        with contextlib.closing(connection):
-            connection.request(method, path, body, headers)
-            answer = connection.getresponse()
-            said = str(answer.headers).encode() + answer.read()
-            assert 400 <= answer.status < 500, (method, path)
+    for number, request in enumerate(asked):
+        status, said = ask(daemon, *request)
+        assert 400 <= status < 500, request[:2]
+        method, path, _, body = request
         if token not in f"{method}{path}{body}":
             found[f"answer {number}"] = said
     return found
+
+
+def ask(
+    daemon: Daemon, method: str, path: str, headers: dict[str, str], body: str | None = None
+) -> tuple[int, bytes]:
+    """Ask as anybody may who has something to send, however wrong; gives the status, and headers and body."""
+    connection = http.client.HTTPConnection("127.0.0.1", daemon.port, timeout=SECONDS)
+    with contextlib.closing(connection):
+        connection.request(method, path, body, headers)
+        answer = connection.getresponse()
+        return answer.status, str(answer.headers).encode() + answer.read()
 
 
 def told(daemon: Daemon, last: str) -> bytes:
@@ -149,6 +157,9 @@ def test_no_secret_stands_anywhere_and_if_somebody_logged_them_all_they_would_be
             assert daemon.finish(thread)["outcome"] == ("failed" if answer is echoed else "completed")
         relay.answer = echoed
         others |= asked_badly(daemon, member)
+        operator = (home / "token").read_text().strip()
+        status, others["metrics"] = ask(daemon, "GET", "/metrics", {"authorization": f"Bearer {operator}"})
+        assert (status, b"spl_" in others["metrics"]) == (200, True)
         running = {command: shape.begin(*command.split(), "--home", str(home)) for command in COMMANDS}
         others |= {
             command: "".join(each.communicate(timeout=SECONDS)).encode() for command, each in running.items()
