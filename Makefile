@@ -6,7 +6,7 @@ PYTHON := $(VENV)/bin/python
 SPL_PATH := PATH="$(CURDIR)/$(VENV)/bin:$$PATH"
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test soak engine escape bench lint format docs claims requirements clean
+.PHONY: help setup demo test soak engine escape bench matrix lint format docs claims requirements sbom release clean
 
 help: ## list these targets
 	@sed -n 's/^\([a-z]*\):[^#]*## /\1|/p' $(MAKEFILE_LIST) | while IFS='|' read -r target text; do \
@@ -20,7 +20,7 @@ demo: setup ## run one confined work loop in a throw-away home and print its rec
 	@sh requirements/setup.sh where
 
 test: setup lint ## check everything: lint, then all tests
-	$(PYTHON) -m pytest
+	$(PYTHON) -m pytest --numprocesses auto --maxprocesses 4 --dist loadfile
 
 soak: setup ## long and hostile use of both shapes: runs, kills, crashes, load, bad input, a long log; writes docs/soak.md (as root)
 	CI=1 $(PYTHON) -m pytest -s tests/end_to_end/soak.py
@@ -42,6 +42,9 @@ escape: setup ## make every attempt to escape, and take each layer away, in both
 bench: setup ## measure what confinement and judgment cost on this host; writes docs/performance.md (as root, with nothing else going on)
 	$(PYTHON) -m tests.performance_page
 
+matrix: setup ## try the wheel, and much of the suite, on each Python that is here; writes docs/matrix.md (as root)
+	$(PYTHON) -m tests.packaging.matrix
+
 lint: setup ## check style, types and the arrows between the rooms
 	$(VENV)/bin/ruff check .
 	$(VENV)/bin/ruff format --check .
@@ -57,8 +60,14 @@ docs: setup ## regenerate the pages of docs/ that are made from the code
 
 claims: docs ## the same: docs/claims.md is one of those pages
 
-requirements: ## recompile the pins; ARGS=--upgrade moves them to the newest releases
+requirements: ## recompile the pins; ARGS=--upgrade moves them to the newest releases; and sbom
 	@sh requirements/compile.sh $(ARGS)
+
+sbom: ## write what the pins come to, with their licences, into requirements/sbom.cdx.json
+	@sh requirements/compile.sh sbom
+
+release: setup ## build wheel, sdist and their sums into dist/; refused unless all that a release promises is so
+	@$(PYTHON) requirements/release.py
 
 clean: ## remove the virtual environment and every cache
 	rm -rf $(VENV) $(ENGINE) .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache dist

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING, Protocol
 
-from bwrap import host, landlock, layers
+from bwrap import cgroup, host, landlock, layers
 from bwrap.errors import LayerError
 from bwrap.host import Shape
 from bwrap.library import SHIPPED
@@ -394,6 +394,18 @@ def _limits(machine: Machine) -> str:
     return "this process may have all that a worker is limited to"
 
 
+def _cgroup(machine: Machine) -> str:
+    found = cgroup.look(machine.root)
+    if found.lacking:
+        raise LayerError(
+            "limits",
+            expected="to divide the cgroup that is delegated to this process, with the controllers memory and pids",
+            observed=str(found),
+            remedy="let whoever delegates it give both (Delegate=yes), and the daemon's user the folder and its files",
+        )
+    return str(found)
+
+
 def _written(name: str, value: int) -> str:
     return sized(value) if name in ("RLIMIT_AS", "RLIMIT_FSIZE") else str(value)
 
@@ -402,7 +414,10 @@ def _memory(machine: Machine) -> str:
     words = (machine.field("proc/meminfo", "MemAvailable") or "").split()
     if len(words) != 2 or words[1] != "kB":
         raise ValueError("/proc/meminfo does not say MemAvailable")
+    left = cgroup.memory_left(machine.root)
     available, needed = int(words[0]) << 10, machine.limits.address_space
+    if left is not None:
+        available = min(available, left)
     if available < needed:
         raise LayerError(
             "limits",
@@ -434,4 +449,5 @@ _CAUSES = (
     Cause("prlimit", _prlimit),
     Cause("limits", _limits, explains=("limits",), of_profile=True),
     Cause("memory", _memory, Severity.WARNING, of_profile=True),
+    Cause("cgroup", _cgroup, Severity.WARNING),
 )

@@ -28,6 +28,7 @@ from bwrap.receipt import Receipt, confirm
 from bwrap.sealed import Sealed
 
 if TYPE_CHECKING:
+    from bwrap.cgroup import Group
     from bwrap.findings import Attempt
     from bwrap.ledger import Ledger
     from bwrap.plan import Plan
@@ -36,6 +37,7 @@ if TYPE_CHECKING:
 
 _STATUS_LIMIT = 4096
 _READY_LIMIT = 65536
+_DISBAND_SECONDS = 5.0
 
 # What prlimit and bubblewrap say when they cannot set a layer up, and which layer that is. A source first: its path may
 # hold any word.
@@ -75,6 +77,8 @@ class Launch:
         self._nonce = secrets.token_hex(16)
         self._monitor: subprocess.Popen[bytes] | None = None
         self._lease: uids.Lease | None = None
+        self._group: Group | None = None
+        self._joining: asyncio.Task[None] | None = None
         self._tail: Tail | None = None
         self._open: dict[str, int] = {}
         self._began = False
@@ -155,10 +159,14 @@ class Launch:
         self._plan.require_sources()
         options = self.options()
         self._ledger.begin(self._nonce)
+        self._group = self._ledger.groups.make(self._nonce, self._plan)
         uid, gid = self.identity()
         self._spawn(options, uid, gid)
+        await self._join(self._pid_of_monitor())
+        self._close("hold")
         process = await self._held(uid, gid)
         self._limit(process)
+        await self._join(process.monitor, process.pid)
         self._ledger.add(process)
         self.ended = asyncio.create_task(self._see_end(process))
         self._close("block")  # at this end of file bubblewrap lets its child go on to its exec
@@ -211,7 +219,9 @@ class Launch:
             self._close("stdin")
 
     def kill(self) -> None:
-        """Kill the process and its monitor."""
+        """Kill the process and its monitor, and in a group of their own whatever else is in it."""
+        if self._group is not None:
+            self._group.kill()
         for name in ("process", "monitor"):
             if name in self._open:
                 supervise.kill(self._open[name])
@@ -226,6 +236,9 @@ class Launch:
     async def _clear(self) -> None:
         """Wait for a monitor that never came to a worker, and give everything back."""
         try:
+            if self._joining is not None:
+                # Until that has come back, their numbers must mean them.
+                await asyncio.gather(self._joining, return_exceptions=True)
             if self._monitor is not None:
                 self._monitor.kill()
                 if "monitor" in self._open:
@@ -234,6 +247,7 @@ class Launch:
                 # A monitor that went before it could set its child up leaves it waiting for ever: it has not been
                 # told to die with anyone yet.
                 await supervise.reap_adopted(os.geteuid() if self._lease is None else self._lease.uid)
+            await self._disband()
         except BaseException:
             self._close_all()  # and nothing else is given back: the next start's sweep looks for what is left
             raise
@@ -249,18 +263,23 @@ class Launch:
             stderr = self._pipe(theirs, "stderr", ours_reads=True)
             self._tail = Tail(self._open.pop("stderr"))
             hosted = self._shape is Shape.HOSTED
+            # bubblewrap reads its arguments to their end before it forks: by then it is in the group, and its child is
+            # born there.
+            hold = [] if self._group is None else [self._pipe(theirs, "hold", ours_reads=False)]
             try:
                 self._monitor = subprocess.Popen(
                     [
                         *(prlimit(self._plan.host.prlimit, self.limits()) if hosted else []),
-                        *(self._plan.host.bubblewrap.path, "--args", str(listed_at), "--"),
+                        *(self._plan.host.bubblewrap.path, "--args", str(listed_at)),
+                        *(word for each in hold for word in ("--args", str(each))),
+                        "--",
                         *(*self.command(), self._nonce, self._specification(uid, gid)),
                     ],
                     stdin=stdin,
                     stdout=stdout,
                     stderr=stderr,
                     close_fds=True,
-                    pass_fds=[*descriptors.values(), listed_at],
+                    pass_fds=[*descriptors.values(), listed_at, *hold],
                     env={},
                     cwd="/",
                     # A group of its own: Ctrl-C at the daemon's terminal is the daemon's to handle.
@@ -299,14 +318,28 @@ class Launch:
             supervise.untie(self._open["tie"])
             self._close("tie")
 
+    async def _join(self, *pids: int) -> None:
+        """See to it that just these are in the group; what the child starts once it is let go is then in it too.
+
+        In a thread: to move one takes the kernel some milliseconds, in which others are to be answered.
+        """
+        if self._group is not None:
+            self._joining = asyncio.create_task(asyncio.to_thread(self._group.enter, pids))
+            try:
+                await asyncio.shield(self._joining)
+            except ProcessLookupError:
+                raise self._refusal("a process that lives until it is released") from None
+            except RuntimeError as error:
+                # What Python says where the system lets it have no thread (pthread_create(3), EAGAIN).
+                raise OSError(errno.EAGAIN, str(error)) from None
+
     async def _held(self, uid: int, gid: int) -> Process:
         """Learn the process's pid while it is held, and make sure that it is the monitor's child."""
         line = await read_line(self._open["status"], _STATUS_LIMIT)
         if not line:
             raise self._refusal("bubblewrap to set the sandbox up")
-        process = Process(
-            self._plan, self._shape, int(json.loads(line)["child-pid"]), self._pid_of_monitor(), uid, gid
-        )
+        pid = int(json.loads(line)["child-pid"])
+        process = Process(self._plan, self._shape, pid, self._pid_of_monitor(), uid, gid, self._group)
         try:
             pidfd = os.pidfd_open(process.pid)
         except ProcessLookupError:
@@ -332,6 +365,15 @@ class Launch:
         except LayerError as error:
             raise self._explained(error) from None
 
+    async def _disband(self) -> None:
+        """Remove the group once nothing lives in it; raises `OSError` when something does after five seconds."""
+        if self._group is not None:
+            async with asyncio.timeout(_DISBAND_SECONDS):
+                await self._group.empty()
+                if self._plan.may_fork:
+                    await supervise.clear_group(self._group.place.path)
+            self._group.remove()
+
     async def _ready(self) -> bytes:
         try:
             line = await read_line(self._open["stdout"], _READY_LIMIT)
@@ -355,6 +397,8 @@ class Launch:
             raise RuntimeError("no monitor was started")
         try:
             ended = await supervise.reap(self._monitor, self._open["monitor"], self._open["process"], process)
+            ended = ended.because("memory" if self._group and self._group.out_of_memory() else None)
+            await self._disband()
         except BaseException:
             # Nobody saw that nothing is left: it stays in the ledger, and its uid leased, for the next start's sweep.
             self.kill()

@@ -10,8 +10,8 @@ import os
 import socket
 from typing import TYPE_CHECKING
 
-from bwrap import landlock, sources
-from bwrap.findings import WORKS, Attempt, Finding, Layer, equal
+from bwrap import cgroup, landlock, sources
+from bwrap.findings import WORKS, Attempt, Finding, Layer, equal, told
 from bwrap.host import Shape
 from bwrap.mounts import IMAGE, PROC, Kind
 from bwrap.plan import PATH
@@ -271,6 +271,29 @@ def _limits_outside(process: Process) -> Iterator[Finding]:
     for name, value in process.limits().items():
         words = process.limit(_LIMITS[name])
         yield equal(f"outside: limits {_LIMITS[name]!r}", [str(value)] * 2, words)
+    yield from _group_outside(process)
+
+
+def _group_outside(process: Process) -> Iterator[Finding]:
+    """Look at what bounds it as a whole; where nothing can, that is said, and is no failure."""
+    group, own = process.group, "a group of its own, where a cgroup is delegated"
+    if group is None:
+        yield Finding("outside: cgroup", own, "no cgroup is delegated", confirmed=True)
+        return
+    found = {cgroup.path_of(pid) for pid in (process.pid, process.monitor)}
+    inside = found == {group.place.path}
+    yield Finding(
+        "outside: cgroup", own, "a group of its own" if inside else told(sorted(map(str, found))), inside
+    )
+    for controller in cgroup.CONTROLLERS:
+        files = [name for name in group.bounds if name.startswith(f"{controller}.")]
+        if not files:
+            bounded = f"bounded by {controller}, where that is delegated"
+            yield Finding(
+                "outside: cgroup", bounded, f"the controller {controller} is not there", confirmed=True
+            )
+        for name in files:
+            yield equal(f"outside: cgroup {name}", group.bounds[name], group.read(name))
 
 
 def _limits_attempts(process: Process) -> Iterator[Attempt]:
@@ -427,7 +450,8 @@ _LAYERS = (
     ),
     Layer(
         "limits",
-        "bounded address space, file size, processes, open files and processor time, and no core dump",
+        "bounded address space, file size, processes, open files and processor time, and no core dump; where a cgroup "
+        "is delegated, bounded memory and processes of all of it together",
         "raise the daemon's own hard limits, which a worker's cannot exceed",
         _limits_outside,
         _limits_attempts,

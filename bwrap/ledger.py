@@ -10,7 +10,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from bwrap import uids
+from bwrap import cgroup, uids
 from bwrap.supervise import kill_pid, started
 
 if TYPE_CHECKING:
@@ -20,11 +20,17 @@ _UID, _START = "uid-", "start-"
 
 
 class Ledger:
-    """The workers this instance has, by pid and start time, and the uids it leases, in a folder that outlives it."""
+    """The workers this instance has, by pid and start time, and the uids it leases, in a folder that outlives it.
 
-    def __init__(self, folder: str, pool: uids.Pool | None = None) -> None:
+    `groups` is what it may divide among them.
+    """
+
+    def __init__(
+        self, folder: str, pool: uids.Pool | None = None, groups: cgroup.Groups | None = None
+    ) -> None:
         self._folder = Path(folder)
         self._pool = pool or uids.Pool()
+        self.groups = groups or cgroup.Groups()
         self._folder.mkdir(mode=0o700, exist_ok=True)
         self._boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
         self._live: dict[int, int] = {}
@@ -49,8 +55,12 @@ class Ledger:
         lease.release()
 
     def begin(self, nonce: str) -> None:
-        """Write a launch down before anything of it runs: until its child has a pid to go by, its nonce is all."""
-        self._write(f"{_START}{nonce}", None)
+        """Write a launch down before anything of it runs: until its child has a pid to go by, its nonce is all.
+
+        With its group, in which is found whatever it has forked, however long it goes on.
+        """
+        place = self.groups.at(nonce)
+        self._write(f"{_START}{nonce}", None, group=place and place.folder)
 
     def end(self, nonce: str) -> None:
         """Strike a launch of which nothing runs any more."""
@@ -74,8 +84,8 @@ class Ledger:
         """Kill what an earlier daemon of this instance left running; gives the pids.
 
         Only what is certainly ours, since the same boot: the same pid with the same start time, what names a launch's
-        nonce in its command line, and whatever runs under a uid that this instance leased, whatever its range was then,
-        and nobody has now.
+        nonce in its command line or is in the group of its name, and whatever runs under a uid that this instance
+        leased, whatever its range was then, and nobody has now. A group that cannot be removed stays written down.
         """
         killed: list[int] = []
         for path in sorted(self._folder.iterdir()):
@@ -84,7 +94,12 @@ class Ledger:
                 if said["boot"] != self._boot:
                     pass
                 elif path.name.startswith(_START):
-                    killed += _sweep_launch(path.name.removeprefix(_START))
+                    nonce = path.name.removeprefix(_START)
+                    killed += _sweep_launch(nonce)
+                    found = cgroup.sweep(said["group"], nonce) if said.get("group") else []
+                    if found is None:
+                        continue
+                    killed += found
                 elif path.name.startswith(_UID):
                     killed += self._sweep_uid(int(path.name.removeprefix(_UID)))
                 elif _sweep_worker(int(path.name), said["start_time"]):
@@ -109,10 +124,10 @@ class Ledger:
         finally:
             lease.release()
 
-    def _write(self, name: str, start_time: int | None) -> None:
+    def _write(self, name: str, start_time: int | None, *, group: str | None = None) -> None:
         # Whole or not at all: a daemon that dies here must not leave an entry that says nothing.
         draft = self._folder / ".draft"
-        draft.write_text(json.dumps({"boot": self._boot, "start_time": start_time}))
+        draft.write_text(json.dumps({"boot": self._boot, "start_time": start_time, "group": group}))
         draft.replace(self._folder / name)
         self._ended.discard(name)
 

@@ -110,6 +110,11 @@ class Plan:
             Term("the kernel's inode of a file in memory, whose number no option bounds", files, _PER_FILE),
         )
 
+    @property
+    def may_fork(self) -> bool:
+        """Whether the filter and the limit let it have more than one process."""
+        return self._most_processes() > 1
+
     def find(self, kind: Kind) -> Iterator[Mount]:
         """Give the mounts of one kind, parents before children."""
         return (mount for mount in self.mounts if mount.kind is kind)

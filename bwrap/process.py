@@ -13,6 +13,7 @@ from bwrap.limits import resource_limits
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from bwrap.cgroup import Group
     from bwrap.host import Shape
     from bwrap.plan import Plan
 
@@ -27,6 +28,7 @@ class MountPoint(NamedTuple):
     target: str
     type: str
     options: frozenset[str]
+    root: str = "/"
 
     @property
     def read_only(self) -> bool:
@@ -45,7 +47,8 @@ class Use(NamedTuple):
 class Process:
     """A confined process and the plan it must live up to.
 
-    `pid` and `monitor` (bubblewrap's own) are the daemon's numbers; `uid` and `gid` are outside the namespaces.
+    `pid` and `monitor` (bubblewrap's own) are the daemon's numbers; `uid` and `gid` are outside the namespaces. `group`
+    is the cgroup that the two are in, where one is delegated.
     """
 
     plan: Plan
@@ -54,6 +57,7 @@ class Process:
     monitor: int
     uid: int
     gid: int
+    group: Group | None = None
 
     @property
     def pid_inside(self) -> int:
@@ -158,5 +162,5 @@ def _mount_point(line: str) -> MountPoint:
     before, _, after = line.partition(" - ")
     words = before.split(" ")
     # The kernel writes space, tab, newline and backslash in paths as octal.
-    target = re.sub(r"\\([0-7]{3})", lambda match: chr(int(match[1], 8)), words[4])
-    return MountPoint(target, after.split(" ", 1)[0], frozenset(words[5].split(",")))
+    root, target = (re.sub(r"\\([0-7]{3})", lambda match: chr(int(match[1], 8)), each) for each in words[3:5])
+    return MountPoint(target, after.split(" ", 1)[0], frozenset(words[5].split(",")), root)

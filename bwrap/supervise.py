@@ -18,7 +18,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from bwrap import uids
+from bwrap import cgroup, uids
 from bwrap.host import Shape
 from bwrap.pipes import readable
 from bwrap.process import Process, stat_fields
@@ -56,9 +56,9 @@ class Exit:
     def because(self, killed: str | None) -> Exit:
         """Give the exit with the reason this side had to kill it, if that is what ended it.
 
-        One that had ended by itself before the kill came keeps its own end.
+        One that had ended by itself before the kill came, or been killed for a reason, keeps its own end.
         """
-        return replace(self, killed=killed) if self.signal == "SIGKILL" else self
+        return replace(self, killed=self.killed or killed) if self.signal == "SIGKILL" else self
 
     def wire(self) -> dict[str, object]:
         """Give the exit as it stands in an outcome."""
@@ -211,6 +211,19 @@ def _opened(pid: int) -> Iterator[int]:
         yield pidfd
     finally:
         os.close(pidfd)
+
+
+async def clear_group(path: str) -> None:
+    """Reap what has ended in a worker's group, in which nothing lives any more.
+
+    Killed all at once, a child may have ended before its parent has: it comes to this process when that has too.
+    """
+    while left := list(cgroup.members(path)):
+        for pid in left:
+            with suppress(ProcessLookupError), _opened(pid) as pidfd:
+                # Of another group by now, the number has come to mean a stranger.
+                if cgroup.path_of(pid) == path:
+                    await _kill_and_reap(pidfd)
 
 
 async def reap_adopted(uid: int) -> None:

@@ -84,7 +84,7 @@ class Backups:
         reason = complained.decode(errors="replace").partition("\n")[0][:_LONGEST_WORD]
         if status == StoreDamaged.exit_status:
             self._damaged = reason
-        _log.error("no backup could be made at the start", status=status, error=reason)
+        _log.error("no backup could be made at the start", error=reason, exit=status)
 
     def _command(self) -> list[str]:
         # -P: a folder called spl where the daemon was started must not be taken for the package.

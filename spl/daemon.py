@@ -16,8 +16,10 @@ from typing import TYPE_CHECKING, Any
 
 import structlog
 
+from bwrap import cgroup
 from bwrap import host as hosts
 from bwrap.errors import ConfinementError, LayerError
+from bwrap.layers import every_layer
 from bwrap.ledger import Ledger
 from bwrap.library import Library
 from bwrap.plan import Places
@@ -31,7 +33,7 @@ from spl.api.operator import OperatorApi
 from spl.api.watching import Watching
 from spl.api.worker import worker_app
 from spl.backups import Backups
-from spl.errors import HostUnsupported, StoreUnavailable
+from spl.errors import DaemonStopping, HomeUnsafe, HostUnsupported, SplError
 from spl.home import HOSTED_RUN, Home, Lock, login
 from spl.inference.broker import Broker
 from spl.inference.chosen import chosen
@@ -44,6 +46,8 @@ from spl.kernel.kernel import Kernel
 from spl.kernel.members import Members
 from spl.kernel.principals import operator_did
 from spl.kernel.usage import Usage
+from spl.logs.redaction import keeping_out
+from spl.metrics import Metrics
 from spl.notify import Notifier
 from spl.records.sqlite import SqliteStore
 from spl.settings import uid_range
@@ -104,36 +108,57 @@ async def trial(settings: Settings) -> tuple[Isolation, int]:
 async def serve(settings: Settings, *, announce: Callable[[str], None], notifier: Notifier = _NOBODY) -> None:
     """Run the daemon until SIGTERM, SIGINT or SIGHUP.
 
-    `announce` is told, once, where it listens and which layers it could confirm; `notifier` how it goes all along.
+    Runs are then given `drain_seconds` to leave, or until SIGTERM or SIGINT comes again. `announce` is told, once,
+    where it listens and which layers it could confirm; it is not of a daemon that was told to stop before. `notifier`
+    is told all along how it goes.
 
     Must be the main thread's: workers die with the thread that started them (PR_SET_PDEATHSIG, prctl(2)).
     Raises an `SplError` when it cannot start; what it took is given back then, and a home it made stays.
     """
     hardening.protect()
     log = logs.configure(settings.log_format)
-    stopping = asyncio.Event()
+    stopping, hurried = asyncio.Event(), asyncio.Event()
     loop = asyncio.get_running_loop()
     # A profile that takes long to look through must not keep the daemon from ending.
     loop.set_default_executor(Unawaited())
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
-        loop.add_signal_handler(number, stopping.set)
+        loop.add_signal_handler(number, _told, number, stopping, hurried)
     notifier.tell("starting", seconds=_opening_seconds(settings))
     async with contextlib.AsyncExitStack() as stack:
+        # The last: how it ended is said before the command line says why.
+        stack.callback(logs.flush)
+        stack.push(_say_fault)
         try:
             daemon = await assemble(settings, stack, stopping, log=log)
-        except StoreUnavailable:
-            if not stopping.is_set():
-                raise
+        except DaemonStopping:
+            pass  # told while it was made
         else:
-            announce(daemon.announcement())
-            notifier.tell(daemon.status(), "READY=1")
-            async with (
-                notifier.kept_up(daemon.status, daemon.kernel.store.answers),
-                daemon.backups.kept_up(daemon.kernel.store.count),
-            ):
-                await stopping.wait()
-                notifier.tell("stopping", "STOPPING=1", seconds=_ending_seconds(settings))
+            if not stopping.is_set():
+                logs.flush()
+                announce(daemon.announcement())
+                notifier.tell(daemon.status(), "READY=1")
+                async with (
+                    notifier.kept_up(daemon.status, daemon.kernel.store.answers),
+                    daemon.backups.kept_up(daemon.kernel.store.count),
+                ):
+                    await stopping.wait()
+                    notifier.tell("stopping", "STOPPING=1", seconds=_ending_seconds(settings))
+                    await daemon.transports.drain(settings.drain_seconds, hurried)
         _log.info("stopping")
+
+
+def _told(number: signal.Signals, stopping: asyncio.Event, hurried: asyncio.Event) -> None:
+    # A terminal that goes away sends SIGHUP beside whatever else ends its jobs: nobody has asked twice by that.
+    if stopping.is_set() and number is not signal.SIGHUP:
+        hurried.set()
+    stopping.set()
+
+
+def _say_fault(kind: object, error: BaseException | None, trace: object) -> None:
+    """Log what ends the daemon and was not foreseen; the command line tells a person in one sentence."""
+    del kind, trace
+    if isinstance(error, Exception) and not isinstance(error, SplError | OSError):
+        _log.error("the daemon ends by a fault of its own", exc_info=error)
 
 
 @dataclass
@@ -146,6 +171,7 @@ class Daemon:
     worker_socket: str
     transports: Transports
     backups: Backups
+    groups: cgroup.Groups
     began: float
     capacity: int = 0
 
@@ -164,6 +190,7 @@ class Daemon:
                 f"  provider      {kernel.broker}",
                 f"  shape         {hosts.shape()}",
                 f"  layers        {layers}",
+                f"  cgroup        {self.groups}",
                 (
                     f"  work loops    operator {kernel.config.transport}, members {kernel.config.member_transport}, "
                     f"{self.capacity} sandboxed at once"
@@ -174,7 +201,10 @@ class Daemon:
     def status(self) -> str:
         """Say in one line what it does, and what it cannot."""
         runs, refused = len(self.kernel.live), self.transports.isolation.refused
-        said = ["serving", f"{runs} run{'' if runs == 1 else 's'}"]
+        said = [
+            "stopping" if self.transports.stopping else "serving",
+            f"{runs} run{'' if runs == 1 else 's'}",
+        ]
         if refused is not None:
             said.append(f"sandboxed starts refused: layer {printable(refused.layer)}")
         if self.kernel.store.failing is not None:
@@ -187,7 +217,7 @@ class Daemon:
         config = kernel.config
         room = await self.transports.room(config.profile, seconds=_LOOK_SECONDS)
         return {
-            "status": "ok",
+            "status": "stopping" if self.transports.stopping else "ok",
             "version": __version__,
             "uptime_secs": round(time.monotonic() - self.began, 3),
             "instance": {
@@ -205,7 +235,7 @@ class Daemon:
                 **room.wire(),
                 **({"refused": room.refused.wire()} if room.refused else {}),
             },
-            "isolation": self.transports.isolation.wire(),
+            "isolation": {**self.transports.isolation.wire(), "cgroup": self.groups.wire()},
             "store": {"backend": "sqlite", "failing": kernel.store.failing, **await self.backups.wire()},
             "provider": kernel.broker.state(),
             "spend": {"day": kernel.usage.today(), "usd": float(kernel.usage.spent_by_all())},
@@ -229,14 +259,21 @@ async def assemble(
     broker = _broker(settings)
     stack.push_async_callback(broker.provider.close)
     home, tcp = _take(settings, stack)
+    groups = _groups()
     backups = Backups(home, settings.backups_kept)
     worker_path, workers = _worker_socket(home, stack)
     own = _bound(str(home.operator_socket), 0o600, stack)
     token = home.ensure_token(login())
-    store = await SqliteStore.open(home.database, served=_has_served(home), longest=backups.longest())
+    store = await SqliteStore.open(
+        home.database,
+        served=_has_served(home),
+        longest=backups.longest(),
+        backups=home.backups,
+        progress=lambda: _require_going(stopping),
+    )
     stack.push_async_callback(store.close)
     _log_opened(store.found)
-    ledger = _ledger(settings, home)
+    ledger = _ledger(settings, home, groups)
     if swept := ledger.sweep():
         _log.warning("killed workers of an earlier daemon", pids=swept)
     library = _library(home)
@@ -252,9 +289,17 @@ async def assemble(
         credential_grace=settings.credential_grace_seconds,
         run_grace=settings.run_grace_seconds,
     )
-    daemon = Daemon(home, tcp.getsockname()[1], kernel, worker_path, transports, backups, began)
+    daemon = Daemon(home, tcp.getsockname()[1], kernel, worker_path, transports, backups, groups, began)
     authenticator = Authenticator(
         kernel.operator, token, kernel.members, rotated=lambda: home.rotate_token(login())
+    )
+    metrics = Metrics(
+        kernel,
+        store,
+        transports,
+        version=__version__,
+        shape=str(hosts.shape()),
+        layers=[layer.name for layer in every_layer()],
     )
     watching = await Watching.follow(store, heartbeat=settings.heartbeat_seconds)
     api = OperatorApi(
@@ -263,7 +308,7 @@ async def assemble(
         profiles,
         authenticator,
         watching,
-        Engine(daemon.health, transports.workers, logs.Recent() if log is None else log),
+        Engine(daemon.health, transports.workers, logs.Recent() if log is None else log, metrics.exposition),
     )
     app = api.app(max_body_bytes=settings.max_body_bytes)
     doors = worker_app(kernel.credentials, max_body_bytes=_WORKER_BODY_BYTES)
@@ -282,7 +327,9 @@ async def assemble(
     )
     transports.isolation = await _trial(sandbox, config.profile)
     if transports.isolation.refused is not None:
-        _log.error("sandboxed starts are refused", error=str(transports.isolation.refused))
+        _log.error(
+            "sandboxed starts are refused", profile=config.profile, **transports.isolation.refused.wire()
+        )
     most = _MOST_CONNECTIONS
     await stack.enter_async_context(_listening(Listener(app, own, grace=grace, admit=_own_user, most=most)))
     await stack.enter_async_context(_listening(Listener(app, tcp, grace=grace, most=most)))
@@ -303,7 +350,7 @@ def _opening_seconds(settings: Settings) -> float | None:
 
 def _ending_seconds(settings: Settings) -> float:
     """Give the most seconds that the end may take by the settings."""
-    return settings.run_grace_seconds + settings.stop_grace_seconds + _END_SECONDS
+    return settings.drain_seconds + settings.run_grace_seconds + settings.stop_grace_seconds + _END_SECONDS
 
 
 def _broker(settings: Settings) -> Broker:
@@ -312,7 +359,7 @@ def _broker(settings: Settings) -> Broker:
         settings.provider,
         url=settings.provider_url,
         model=settings.model,
-        key=Home(settings.home).read_key,
+        key=keeping_out(Home(settings.home).read_key),
         seconds=settings.provider_seconds,
     )
     broker = Broker(
@@ -366,6 +413,12 @@ def _has_served(home: Home) -> bool:
     return os.path.lexists(home.path / _WORKERS)
 
 
+def _require_going(stopping: asyncio.Event) -> None:
+    """Raise DaemonStopping once the daemon is told to stop: it may be killed at any moment of a migration."""
+    if stopping.is_set():
+        raise DaemonStopping("the daemon is told to stop before its log is open")
+
+
 def _log_opened(found: Found) -> None:
     if found.unfolded:
         _log.warning(
@@ -402,7 +455,8 @@ def _worker_socket(home: Home, stack: contextlib.AsyncExitStack) -> tuple[str, s
     A hosted worker's own uid cannot pass the home, so its socket lies in a folder that others may pass and not list,
     and the home holds a link to it.
     """
-    with contextlib.suppress(FileNotFoundError):
+    # Of an earlier daemon; what is no link, nor a socket, is somebody's, and stays.
+    if os.path.islink(home.worker_socket):
         os.unlink(home.worker_socket)
     hosted = hosts.shape() is hosts.Shape.HOSTED
     path = home.bound_worker_socket(hosted=hosted)
@@ -414,8 +468,15 @@ def _worker_socket(home: Home, stack: contextlib.AsyncExitStack) -> tuple[str, s
     os.chmod(HOSTED_RUN, 0o755)  # noqa: S103
     os.makedirs(folder, mode=0o711, exist_ok=True)
     os.chmod(folder, 0o711)  # noqa: S103
-    os.symlink(path, home.worker_socket)
-    stack.callback(_remove, str(home.worker_socket), folder)
+    stack.callback(_remove, folder)
+    try:
+        os.symlink(path, home.worker_socket)
+    except FileExistsError:
+        raise HomeUnsafe(
+            f"no socket can be made at {str(home.worker_socket)!r}: what is there is not a socket",
+            remedy="take it away from there",
+        ) from None
+    stack.callback(_unlink, home.worker_socket)
     return path, _bound(path, 0o666, stack)
 
 
@@ -427,14 +488,17 @@ def _bound(path: str, mode: int, stack: contextlib.AsyncExitStack) -> socket.soc
 
 def _unbind(sock: socket.socket, path: str) -> None:
     sock.close()
+    _unlink(path)
+
+
+def _unlink(path: str | os.PathLike[str]) -> None:
     # Gone already, or the disk is read-only: the next daemon replaces it.
     with contextlib.suppress(OSError):
         os.unlink(path)
 
 
-def _remove(link: str, folder: str) -> None:
+def _remove(folder: str) -> None:
     with contextlib.suppress(OSError):
-        os.unlink(link)
         os.rmdir(folder)
 
 
@@ -452,8 +516,16 @@ def _most_workers(settings: Settings) -> int | None:
     return last - first + 1 if hosts.shape() is hosts.Shape.HOSTED else None
 
 
-def _ledger(settings: Settings, home: Home) -> Ledger:
-    return Ledger(str(home.path / _WORKERS), Pool(*uid_range(settings.worker_uids)))
+def _groups() -> cgroup.Groups:
+    """Divide the cgroup that is delegated to this process, if one is."""
+    groups = cgroup.take()
+    if groups.lacking:
+        _log.warning("the delegated cgroup cannot be used in full", error=groups.reason)
+    return groups
+
+
+def _ledger(settings: Settings, home: Home, groups: cgroup.Groups | None = None) -> Ledger:
+    return Ledger(str(home.path / _WORKERS), Pool(*uid_range(settings.worker_uids)), groups)
 
 
 def _sandbox(
@@ -496,7 +568,8 @@ async def _trial(sandbox: Sandbox | LayerError, profile: str) -> Isolation:
 def _memory() -> int:
     """Give the bytes of memory that were to be had when the daemon started; none when the kernel does not say."""
     try:
-        return available_memory()
+        left = cgroup.memory_left()
+        return available_memory() if left is None else min(left, available_memory())
     except (OSError, ValueError) as error:
         _log.error("sandboxed runs need a capacity that is set: the memory cannot be told", error=str(error))
         return 0

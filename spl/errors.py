@@ -112,6 +112,15 @@ class DaemonUnreachable(SplError):
     remedy = "start it with 'spl serve', or point --home or SPL_URL at the one that runs"
 
 
+class DaemonStopping(SplError):
+    """The daemon has been told to stop: what goes on may still end, and nothing more begins."""
+
+    code = "DAEMON_STOPPING"
+    status = 503
+    exit_status = 16
+    remedy = "try again once it is back; if nobody starts it again, 'spl serve' does"
+
+
 class HostRefused(SplError):
     """The operating system refused something of the command's or the daemon's own: a file, a pipe, a process."""
 
@@ -526,6 +535,17 @@ class StoreDamaged(StoreUnavailable):
     code = "STORE_DAMAGED"
     exit_status = 42
     remedy = "stop the daemon, then put a backup in its place with 'spl restore'"
+
+
+class StoreNewer(StoreUnavailable):
+    """The log is of a format that a later release has written; nothing of it is read or changed."""
+
+    code = "STORE_NEWER"
+    exit_status = 45
+    remedy = (
+        "install the later release again, or put a backup of a format that this one reads in its place with "
+        "'spl restore PATH', which loses what was written since"
+    )
 
 
 class NotVerified(SplError):

@@ -27,14 +27,17 @@ _SECRET = re.compile(
     r"(?:.*_)?(?:TOKEN|SECRET|PASSWORD|PASSWD|CREDENTIALS?|API_?KEY|ACCESS_KEY(?:_ID)?|SECRET_KEY|PRIVATE_KEY)(?:_.*)?",
     re.IGNORECASE,
 )
+# A proxy's or a database's address with a password in it.
+_PASSWORD = re.compile(r"://[^\s/:@]*:[^\s/]+@")
 
 
 def secrets_in(environ: Mapping[str, str]) -> list[str]:
-    """Give the names of variables that hold, by their name, a credential."""
+    """Give the names of variables that hold, by their name or as a password in an address, a credential."""
     return sorted(
         name
-        for name in environ
-        if name == "SPL_TOKEN" or (not name.startswith("SPL_") and _SECRET.fullmatch(name))
+        for name, value in environ.items()
+        if name == "SPL_TOKEN"
+        or (not name.startswith("SPL_") and (_SECRET.fullmatch(name) or _PASSWORD.search(value)))
     )
 
 
@@ -50,6 +53,17 @@ def drop_secrets() -> None:
         sys.stdout.flush()
         sys.stderr.flush()
         os.execve(sys.executable, [sys.executable, *sys.orig_argv[1:]], clean)  # noqa: S606 - ourselves
+
+
+def keep_standard() -> None:
+    """Have descriptors 0, 1 and 2 lead somewhere: a socket of ours must not become a child's standard error.
+
+    Python itself takes a standard stream that was closed for none, and stays with that.
+    """
+    # The lowest number that is free is the one given out (open(2)).
+    while (found := os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC)) < 3:
+        os.set_inheritable(found, True)
+    os.close(found)
 
 
 def protect() -> None:

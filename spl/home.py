@@ -140,9 +140,13 @@ class Home:
             raise HostRefused(f"{unwritable}: {error.strerror}") from None
         deadline = time.monotonic() + _LOCK_SECONDS
         while not _flock(descriptor, fcntl.LOCK_EX):
-            # One that only looks (`running_pid`) holds a shared lock for a moment; it names no live process.
+            # One that only looks (`running_pid`) holds a shared lock for a moment, and what the file says then may be
+            # the pid of a daemon that was killed, and some other process's by now. A daemon's lock lets none be shared.
             pid = _read_pid(descriptor)
-            if (pid is not None and _is_alive(pid)) or time.monotonic() > deadline:
+            held = not _flock(descriptor, fcntl.LOCK_SH)
+            if not held:
+                fcntl.flock(descriptor, fcntl.LOCK_UN)
+            if (held and pid is not None) or time.monotonic() > deadline:
                 os.close(descriptor)
                 holder = "another daemon" if pid is None else f"another daemon (pid {pid})"
                 raise HomeInUse(f"the home {str(self.path)!r} is in use by {holder}")
@@ -353,13 +357,3 @@ def _flock(descriptor: int, kind: int) -> bool:
 def _read_pid(descriptor: int) -> int | None:
     text = os.pread(descriptor, 32, 0).strip()
     return int(text) if text.isdigit() else None
-
-
-def _is_alive(pid: int) -> bool:
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    except PermissionError:
-        return True
-    return True

@@ -159,6 +159,14 @@ class Settings(BaseSettings):
         description="seconds that a run which is stopped, or past a ceiling, is given to come to its next step "
         "before it is broken off",
     )
+    drain_seconds: float = Field(
+        default=20.0,
+        ge=0,
+        le=3600,
+        allow_inf_nan=False,
+        description="seconds that runs are given to come to their next step and leave when the daemon stops, before "
+        "they are broken off; 0 breaks them off at once; `spl stop` waits 30 in all unless told otherwise",
+    )
     credential_grace_seconds: _Seconds = Field(
         default=30.0, description="seconds a run's credential lives past its wall clock"
     )

@@ -31,6 +31,10 @@ pytest.register_assert_rewrite(
     "tests.records.contract",
 )
 
+# The size that pytest-xdist gives its processes' terminal: a command that a test starts would go by it.
+for _name in ("COLUMNS", "LINES"):
+    os.environ.pop(_name, None)
+
 
 @pytest.fixture(scope="session")
 def world_readable() -> Iterator[Installation]:

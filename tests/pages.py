@@ -9,7 +9,16 @@ from typing import TYPE_CHECKING
 
 from escape import report
 from escape.page import page as escape_page
-from tests import claims, commands_page, confinement_pages, errors_page, routes_page, settings_page
+from tests import (
+    claims,
+    commands_page,
+    confinement_pages,
+    errors_page,
+    logs_page,
+    metrics_page,
+    routes_page,
+    settings_page,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -20,6 +29,8 @@ PAGES: Mapping[str, Callable[[], str]] = {
     "docs/troubleshooting.md": errors_page.page,
     "docs/escape.md": lambda: escape_page(report.load()),
     "docs/layers.md": confinement_pages.layers_page,
+    "docs/logs.md": logs_page.page,
+    "docs/metrics.md": metrics_page.page,
     "docs/profiles.md": confinement_pages.profiles_page,
     "docs/routes.md": routes_page.page,
     "docs/settings.md": settings_page.page,

@@ -136,8 +136,10 @@ def _document(name: str, schema: Json) -> str:
 
 
 def _answer(status: str, answer: Json) -> str:
-    [(kind, content)] = answer["content"].items()
-    return f"{status} {_linked(content['schema'])}" if kind == "application/json" else f"{status} `{kind}`"
+    kinds = answer["content"]
+    if json_ := kinds.get("application/json"):
+        return f"{status} {_linked(json_['schema'])}"
+    return f"{status} {' or '.join(f'`{kind}`' for kind in kinds)}"
 
 
 def _type(schema: Json) -> str:

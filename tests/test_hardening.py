@@ -192,6 +192,21 @@ def test_a_variable_that_holds_a_credential_is_known_by_its_name(name: str, secr
     assert secrets_in({name: "x", "LANG": "C"}) == ([name] if secret else [])
 
 
+@pytest.mark.parametrize(
+    ("value", "secret"),
+    [
+        ("http://ana:word@proxy:3128", True),
+        ("postgres://:word@localhost/db?x=1", True),
+        ("http://ana:wo@rd@proxy", True),
+        ("http://ana@proxy:3128", False),
+        ("http://proxy:3128/a@b", False),
+        ("https://host/a:b@c", False),
+    ],
+)
+def test_and_so_is_one_with_a_password_in_an_address(value: str, secret: bool) -> None:
+    assert secrets_in({"HTTPS_PROXY": value, "LANG": "C"}) == (["HTTPS_PROXY"] if secret else [])
+
+
 DROP = """
 import os, sys
 from spl.hardening import drop_secrets
@@ -221,6 +236,21 @@ def test_a_program_without_credentials_goes_on_as_it_is() -> None:
         [sys.executable, "-c", program], input="", capture_output=True, text=True, env=clean, timeout=SECONDS
     )
     assert done.stdout.splitlines()[-1] == "1"
+
+
+STANDARD = """
+import subprocess
+from spl.hardening import keep_standard
+keep_standard()
+with open("/proc/self/status"):
+    subprocess.run(["readlink", "/proc/self/fd/0", "/proc/self/fd/2"], check=True)
+"""
+
+
+def test_what_was_started_without_standard_streams_gives_none_of_its_own_to_a_child_for_them() -> None:
+    closed = ["sh", "-c", 'exec "$0" -c "$1" <&- 2>&-', sys.executable, STANDARD]
+    done = subprocess.run(closed, stdout=subprocess.PIPE, text=True, timeout=SECONDS, check=True)
+    assert done.stdout == "/dev/null\n/dev/null\n"
 
 
 ORPHAN = """

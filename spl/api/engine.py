@@ -29,13 +29,21 @@ _RESTLESS: Final = frozenset({"uptime_secs"})
 
 
 class Engine:
-    """What is told of the engine; for all streams together it is looked at once a second at most."""
+    """What is told of the engine; for all streams together it is looked at once a second at most.
+
+    `metrics` gives their text, and its content type, for what a request accepts.
+    """
 
     def __init__(
-        self, health: Callable[[], Awaitable[Json]], workers: Callable[[], list[Json]], log: Recent
+        self,
+        health: Callable[[], Awaitable[Json]],
+        workers: Callable[[], list[Json]],
+        log: Recent,
+        metrics: Callable[[str], Awaitable[tuple[bytes, str]]],
     ) -> None:
         self.health = health
         self.log = log
+        self.metrics = metrics
         self._workers = workers
         self._looking = asyncio.Lock()
         self._look_at = 0.0

@@ -16,6 +16,7 @@ from collections import Counter
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Any, Final, cast
 
+import structlog
 from hypercorn.app_wrappers import ASGIWrapper
 from hypercorn.asyncio.tcp_server import TCPServer
 from hypercorn.asyncio.worker_context import WorkerContext
@@ -49,7 +50,7 @@ _ACCEPTED_AT_ONCE: Final = 8
 _ACCEPT_RETRY: Final = 0.1
 _ABORT_SECONDS: Final = 1.0
 
-log = logging.getLogger(__name__)
+_log = structlog.get_logger("spl.api")
 
 
 def bind_unix(path: str, mode: int) -> socket.socket:
@@ -188,7 +189,7 @@ class Listener:
                 # Out of descriptors or memory: the connection stays in the backlog, and select would report
                 # it at once, again and again.
                 if not self._out_of_room:
-                    log.warning("no connection can be accepted for now: %s", error.strerror)
+                    _log.warning("no connection can be accepted for now", error=error.strerror)
                 self._out_of_room = True
                 self._loop.remove_reader(self._sock)
                 self._retry = self._loop.call_later(
@@ -207,8 +208,8 @@ class Listener:
         except OSError:
             connection.close()
             return
-        except Exception:
-            log.exception("a connection is refused: its peer could not be judged")
+        except Exception:  # noqa: BLE001 - logged; one peer must not end the listener
+            _log.exception("a connection is refused: its peer could not be judged")
             connection.close()
             return
         connection.setblocking(False)
@@ -257,8 +258,8 @@ class Listener:
             await served
         except OSError:
             pass  # the peer is gone
-        except Exception:
-            log.exception("a connection is closed: its server failed")
+        except Exception:  # noqa: BLE001 - logged; one peer must not end the listener
+            _log.exception("a connection is closed: its server failed")
         finally:
             # Hypercorn swallows a cancellation while it waits for a peer that does not read. One that is closed and has
             # nothing more to write may have no loop left to abort on (asyncio, Python 3.11).
@@ -361,7 +362,7 @@ def _is_framed_twice(request: Any) -> bool:
 
 def _config(idle: float) -> Config:
     config = Config()
-    config.errorlog = log
+    config.errorlog = logging.getLogger("spl.api")
     config.include_server_header = False
     config.h11_max_incomplete_size = MAX_HEAD
     config.keep_alive_timeout = idle
@@ -377,5 +378,8 @@ def _exists_as_socket(path: str) -> bool:
     except FileNotFoundError:
         return False
     if not stat.S_ISSOCK(mode):
-        raise HomeUnsafe(f"no socket can be made at {path!r}: what is there is not a socket")
+        raise HomeUnsafe(
+            f"no socket can be made at {path!r}: what is there is not a socket",
+            remedy="take it away from there",
+        )
     return True

@@ -14,7 +14,7 @@ from spl.api import documents
 from spl.api.members import MemberBody, TokenBody
 from spl.api.queries import Page, Query, RecordsQuery, RunsQuery, WatchQuery
 from spl.api.requests import Body, CheckBody, EventBody, RecordBody, SearchBody, StartBody, read_body
-from spl.kernel.principals import ADMIN, CONFIG_WRITE, RECORDS_READ, WORK_RUN
+from spl.kernel.principals import ADMIN, CONFIG_WRITE, METRICS_READ, RECORDS_READ, WORK_RUN
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Mapping
@@ -58,7 +58,8 @@ Plain = Asked[Query, Body]
 class Operation:
     """One method of one path.
 
-    `answers` is the document by the status, `events` the document by the event's name for an answer that is a stream.
+    `answers` is the document by the status, `events` the document by the event's name for an answer that is a stream,
+    `texts` the media types of an answer that is neither, which a request chooses among by what it accepts.
     `scope` is asked for before anything else; where it is None the handler asks, or it is anyone's who is known.
     `errors` are those of its own: `may_refuse` has what every operation of its kind can answer besides.
     """
@@ -76,6 +77,7 @@ class Operation:
     errors: tuple[type[SplError], ...] = ()
     events: Mapping[str, Any] = field(default_factory=dict)
     needs_bearer: bool = True
+    texts: tuple[str, ...] = ()
 
     @property
     def name(self) -> str:
@@ -117,6 +119,7 @@ _STARTS: Final = (
     errors.ModelUnpriced,
     errors.AdmissionCeiling,
     errors.IsolationUnavailable,
+    errors.DaemonStopping,
 )
 
 RECORD_EVENTS: Final = {
@@ -179,6 +182,15 @@ def _of_the_engine(api: OperatorApi) -> list[Operation]:
             errors=(errors.WatchersExceeded,),
         ),
         Operation(
+            "GET",
+            "/metrics",
+            api.metrics,
+            "What the daemon counts and times of itself, for Prometheus",
+            details="It tells of everybody's runs together, and of nobody's by name.",
+            scope=METRICS_READ,
+            texts=("text/plain", "application/openmetrics-text"),
+        ),
+        Operation(
             "POST",
             "/v1/provider/check",
             api.check_provider,
@@ -222,7 +234,7 @@ def _of_the_engine(api: OperatorApi) -> list[Operation]:
             {200: documents.Profile},
             "One below the floor, or that this host cannot confine by, comes to nothing: `refused` says why.",
             scope=CONFIG_WRITE,
-            errors=(errors.ProfileInvalid,),
+            errors=(errors.ProfileInvalid, errors.DaemonStopping),
         ),
     ]
 
@@ -247,6 +259,7 @@ def _of_records(api: OperatorApi) -> list[Operation]:
                 errors.ExpressionInvalid,
                 errors.ProfileInvalid,
                 errors.ProfileBelowFloor,
+                errors.DaemonStopping,
                 *_LOG,
             ),
         ),

@@ -149,6 +149,7 @@ class OperatorApi:
                 ("instance", "host"),
                 ("work_loop", "refused"),
                 ("isolation", "refused"),
+                ("isolation", "cgroup"),
                 ("store", "backup"),
                 ("store", "damaged"),
                 ("provider", "url"),
@@ -162,6 +163,12 @@ class OperatorApi:
         return EngineStream(
             self.watching, asked.principal, lambda: self.authenticator.principal(asked.request), self.engine
         )
+
+    async def metrics(self, asked: Plain) -> Response:
+        """Answer `GET /metrics`."""
+        async with self._turns.of(asked.principal.sees):
+            text, kind = await self.engine.metrics(asked.request.headers.get("accept", ""))
+        return Response(text, headers={"content-type": kind})
 
     async def check_provider(self, asked: Asked[Query, CheckBody]) -> Response:
         """Answer `POST /v1/provider/check`."""

@@ -65,7 +65,8 @@ def restore(file: str | None, home: str | None, output: str | None, salvage: boo
     """Put a backup in the place of the log: FILE, or the newest that is whole.
 
     No daemon may run in the home. The log that was there is moved into the folder of backups; nothing is deleted. A
-    restoring that was broken off is finished first, and is all that is done unless FILE is given.
+    restoring that was broken off is finished first, and is all that is done unless FILE is given. A backup of an
+    earlier release is put there as it is, and the next start takes it to its own format.
     """
     from spl.records import restore as restoring  # noqa: PLC0415
 
@@ -80,9 +81,14 @@ def restore(file: str | None, home: str | None, output: str | None, salvage: boo
 
 
 def _told(log: Path, done: Restored) -> dict[str, object]:
+    from spl.records.formats import FORMAT  # noqa: PLC0415
+
+    earlier = {"next_start": f"takes it to format {FORMAT}, after a backup"} if done.format < FORMAT else {}
     return {
         "log": str(log),
         "backup": None if done.source is None else str(done.source),
+        "format": done.format,
+        **earlier,
         "records": done.records,
         "salvaged": done.salvaged,
         "replaced": None if done.replaced is None else str(done.replaced),

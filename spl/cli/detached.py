@@ -33,7 +33,8 @@ class Started(NamedTuple):
 def start(command: Sequence[str], log: Path, *, seconds: float) -> Started:
     """Start a command in the background, its errors into `log` (made 0600), and wait for its announcement.
 
-    Raises DaemonUnreachable, the process stopped, if there is none within so many seconds.
+    Raises DaemonUnreachable, the process stopped, if there is none within so many seconds; interrupted, it stops it
+    too.
     """
     reading, writing = os.pipe()
     output = os.open(log, _FLAGS, 0o600)
@@ -50,7 +51,13 @@ def start(command: Sequence[str], log: Path, *, seconds: float) -> Started:
                 )
             finally:
                 os.close(writing)
-            announcement = _read_to_end(pipe.fileno(), seconds)
+            try:
+                announcement = _read_to_end(pipe.fileno(), seconds)
+            except BaseException:
+                # In a session of its own, it was not interrupted with this one.
+                process.terminate()
+                process.wait()
+                raise
         if announcement is None:
             process.terminate()
             _leave(process)

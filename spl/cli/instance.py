@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 import select
 import signal
+import sys
+from contextlib import suppress
 from typing import TYPE_CHECKING, Final
 
 import click
@@ -113,7 +115,8 @@ def _explain(home: Home, paths: Mapping[str, object], *, there: bool) -> None:
 def stop(home: str | None, output: str | None, timeout: float) -> None:
     """Stop the daemon and wait until it has ended.
 
-    It is sent SIGTERM, and nothing stronger if it takes longer than the timeout.
+    It is sent SIGTERM, and nothing stronger if it takes longer than the timeout, which must exceed the setting
+    drain_seconds: for so long its runs may take to leave. Stopped a second time, it breaks them off.
     """
     opened = own_home(home)
     pid = running_pid(opened)
@@ -132,7 +135,8 @@ def stop(home: str | None, output: str | None, timeout: float) -> None:
             if not ended.poll(timeout * 1000):
                 raise HomeInUse(
                     f"the daemon (pid {pid}) has not ended {timeout:g} seconds after SIGTERM",
-                    remedy="wait with a longer --timeout, or look in its log what it waits for",
+                    remedy="wait with a longer --timeout, look in its log what it waits for, or call this again: told "
+                    "twice, it breaks off its runs",
                 )
     finally:
         os.close(descriptor)
@@ -164,9 +168,30 @@ def status(home: str | None, output: str | None) -> None:
 def version(output: str | None) -> None:
     """Print the version.
 
-    It is plain text unless JSON is asked for.
+    It is plain text unless JSON is asked for, which also says what of the host a report of a fault should name: null is
+    what is not there, or cannot be used ('spl doctor' says why).
     """
     if output == "json":
-        print_json({"version": __version__})
+        print_json({"version": __version__, **_beneath()})
     else:
         print_line(f"spl {__version__}")
+
+
+def _beneath() -> dict[str, str | None]:
+    """Give the versions of what this installation stands on."""
+    from bwrap import host  # noqa: PLC0415 - not for a plain version
+    from bwrap.errors import LayerError  # noqa: PLC0415
+
+    found: dict[str, str | None] = {
+        "python": sys.version.split()[0],
+        "kernel": os.uname().release,
+        "machine": os.uname().machine,
+        "shape": host.shape().value,
+        "bubblewrap": None,
+        "libseccomp": None,
+    }
+    with suppress(LayerError):
+        found["bubblewrap"] = host.find_bubblewrap(host.shape()).version
+    with suppress(LayerError):
+        found["libseccomp"] = host.find_libseccomp()
+    return found

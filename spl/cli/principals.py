@@ -28,8 +28,8 @@ _scopes = click.option(
     "scopes",
     multiple=True,
     metavar="SCOPE",
-    help="A scope it is to hold, and none but those given: records:read, records:write, work:run, config:write; "
-    "repeatable.",
+    help="A scope it is to hold, and none but those given: records:read, records:write, work:run, config:write, "
+    "metrics:read; repeatable.",
 )
 
 

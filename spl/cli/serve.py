@@ -13,6 +13,7 @@ from spl.cli import completion, detached
 from spl.cli.options import common, examples
 from spl.cli.output import print_json
 from spl.cli.text import shown
+from spl.errors import DaemonStopping
 from spl.home import Home
 from spl.settings import load
 
@@ -78,6 +79,7 @@ def _serve(settings: Settings, output: str | None, *, let_go: bool) -> None:
     from spl import hardening  # noqa: PLC0415
 
     hardening.drop_secrets()
+    hardening.keep_standard()
     from spl.notify import Notifier  # noqa: PLC0415
 
     taken = Notifier.take()
@@ -108,6 +110,11 @@ def _start(settings: Settings, given: Mapping[str, object], output: str | None) 
     if started.exit_status is None:
         _announce(started.announcement.rstrip("\n"), output)
         return 0
+    if started.exit_status == 0:
+        raise DaemonStopping(
+            "the daemon was told to stop before it was ready, and has ended",
+            remedy="start it again with 'spl serve'",
+        )
     for line in started.said.splitlines():
         click.echo(shown(line), err=True)
     return started.exit_status if started.exit_status > 0 else _UNKNOWN_FAILURE

@@ -6,7 +6,9 @@ calls are under way, and a reply that is lost on its way is counted as the most 
 
 from __future__ import annotations
 
+import asyncio
 import json
+import time
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from decimal import Decimal
@@ -19,7 +21,7 @@ from spl.inference.model import Reply, Request, StopReason, Unanswered, Usage
 from spl.inference.prices import FREE
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
     from contextlib import AbstractAsyncContextManager
 
     from spl.inference.prices import Price
@@ -36,6 +38,8 @@ OUTPUT_MOST = 8192
 """Tokens of output that a call is bounded by, unless the broker is made with another bound."""
 OUTPUT_LEAST = 16
 """Tokens of output that a call must be able to pay for: with fewer, no reply says anything."""
+
+BROKEN_OFF = "BROKEN_OFF"
 
 _UNIT = 1_000_000
 
@@ -124,6 +128,9 @@ class Broker:
     ) -> None:
         self.provider = provider
         self.failing: str | None = None
+        self.called: Callable[[float, Decimal, Usage, str | None], None] = lambda *_: None
+        """Told of each call that the provider was asked for, however it went: its seconds, what it is charged at, the
+        tokens it took, and the code of the error it failed with, `BROKEN_OFF` where nobody waits for it any more."""
         self._prices = prices or {}
         self._most_output = most_output_tokens
 
@@ -228,6 +235,8 @@ class Broker:
         # What a call that broke off has cost is not known: it is taken for the most it can have.
         cost, usage = reserved, Usage()
         reply: Reply | None = None
+        failed: str | None = ProviderFailed.code
+        began = time.perf_counter()
         try:
             said = await self.provider.complete(request)
             fault = usage_fault(said.usage)
@@ -236,7 +245,7 @@ class Broker:
                 account.scale.measured(usage.input_tokens)
                 fault = reply_fault(said)
             if fault is None:
-                reply, self.failing = said, None
+                reply, self.failing, failed = said, None, None
             else:
                 self.failing = f"the provider {self.provider.name!r} gave a malformed reply: {fault}"
         except Unanswered as error:
@@ -244,12 +253,16 @@ class Broker:
             self.failing = error.message
         except SplError as error:
             # One of our own, such as a key's file that is open to others: nothing was sent.
-            cost, self.failing = Decimal(0), error.message
+            cost, self.failing, failed = Decimal(0), error.message, error.code
+            raise
+        except asyncio.CancelledError:
+            failed = BROKEN_OFF
             raise
         except Exception as error:  # noqa: BLE001 - a provider may raise anything
             self.failing = f"the provider {self.provider.name!r} failed with {type(error).__name__}"
         finally:
             account.settle(reserved, cost, usage)
+            self.called(time.perf_counter() - began, cost, usage, failed)
         if reply is None:
             # Raised out here so that no chained exception carries the provider's text, which may hold a key.
             raise ProviderFailed(self.failing or "")

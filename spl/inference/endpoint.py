@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from datetime import UTC
 from email.utils import parsedate_to_datetime
 from http.cookiejar import CookieJar, DefaultCookiePolicy
+from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import httpx2
@@ -40,6 +41,11 @@ WAIT_MOST: Final = 60.0
 """Seconds that a provider may ask to be left alone for between two attempts."""
 
 _T = TypeVar("_T")
+
+# What httpx2 leaves for its first client and its first request. A daemon does not wait for these: another release may
+# have been installed over this one by then.
+for _late in ("httpcore2", "anyio._backends._asyncio"):
+    import_module(_late)
 
 _AGAIN = frozenset((408, 409, 429, 500, 502, 503, 504, 529))
 _ERROR_MOST = 64 * 1024

@@ -1,8 +1,9 @@
 """Admission: how many sandboxed runs the host's memory carries at once. A slot is taken before a worker is made.
 
 Each run is reckoned at the most its worker can take up, whatever it takes in fact. All that are admitted together
-fill at most half of the memory that was available when the daemon started: measured later, its own workers would
-count against themselves. A capacity that somebody set goes before that, and counts runs alone.
+fill at most half of the memory that was available when the daemon started, to the host and to its cgroup: measured
+later, its own workers would count against themselves. A capacity that somebody set goes before that, and counts runs
+alone.
 
 Nobody is queued: whoever finds no place is told to ask again. A place that comes free is therefore kept for whoever has
 been refused one, holds fewer than the one who asks now, or as many and was refused first, and has asked lately. Else
@@ -71,6 +72,11 @@ class Admission:
     def available(self, each: int) -> int:
         """Give how many more runs of this size may be started now."""
         return self._room(each, ())
+
+    @property
+    def taken(self) -> int:
+        """How many slots are taken, of any size."""
+        return len(self._taken)
 
     def take(self, each: int, actor: str, *, first: bool = False) -> Slot:
         """Take a slot for a run of this size; with `first` the actor goes before all others.

@@ -52,6 +52,7 @@ if TYPE_CHECKING:
     from spl.kernel.admission import Admission
     from spl.kernel.config import Config
     from spl.kernel.credentials import Credentials
+    from spl.kernel.guard import Verdict
     from spl.kernel.members import Member, Members
     from spl.kernel.principals import Principal
     from spl.kernel.terms import Start
@@ -97,6 +98,8 @@ class Kernel:
         self.operator = operator
         self.live: dict[str, Run] = {}
         self.rows = Rows(store, self.live)
+        self.judged: Callable[[Verdict, float], None] = lambda *_: None
+        """Told of each run's verdicts; see `Run.judged`."""
         self._writing: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
         self._data = data
         self._host_tools = host_tools
@@ -238,6 +241,7 @@ class Kernel:
             self._context(terms),
             self.config.rules,
             Budget(terms, self.usage),
+            self.judged,
         )
         if not self.members.most(terms.asked_by):
             # Revoked while its worker was made; from here on, a revocation finds the run among the live.

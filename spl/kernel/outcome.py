@@ -7,7 +7,7 @@ calls, and is checked against what its tools did.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
     from spl.inference.model import Reply
@@ -20,7 +20,8 @@ class Ending:
     """How the loop itself ended, as its transport saw it.
 
     `clean` is an end by itself without a fault; `exit` is the process's code or signal (None in process); `cause`
-    is `wall_clock`, `daemon` or `stop` when this side ended it; `said` is what the loop said on its way out, untrusted.
+    is `wall_clock`, `daemon` or `stop` when this side ended it, `memory` when the kernel did for want of it; `said` is
+    what the loop said on its way out, untrusted.
     """
 
     clean: bool
@@ -65,6 +66,10 @@ class Outcome:
         return {"completed": "done", "cancelled": "stopped"}.get(self.outcome, "stopped_short")
 
 
+STOPPED: Final = Outcome("failed", "The daemon was stopped while the run was going.")
+"""How a run ends that the daemon's own end leaves no time for."""
+
+
 def decide(
     ending: Ending, *, end: Outcome | None, last: Reply | None, tally: Tally, wall_clock_secs: float | None
 ) -> Outcome:
@@ -76,12 +81,14 @@ def decide(
     if end is not None:
         return end
     if ending.cause == "daemon":
-        return Outcome("failed", "The daemon was stopped while the run was going.")
+        return STOPPED
     if ending.cause == "wall_clock":
         seconds = "" if wall_clock_secs is None else f" of {wall_clock_secs:g} seconds"
         return Outcome(
             "budget_exhausted", f"The run's wall clock{seconds} ran out (wall_clock_secs).", "wall_clock"
         )
+    if ending.cause == "memory":
+        return Outcome("failed", "The kernel ended the loop, which took more memory than its profile may.")
     if not ending.clean:
         return Outcome("failed", _cut(f"The loop ended with {_exit(ending)}. {ending.said}".strip()))
     if last is None:

@@ -13,8 +13,9 @@ RECORDS_READ = "records:read"
 RECORDS_WRITE = "records:write"
 CONFIG_WRITE = "config:write"
 WORK_RUN = "work:run"
+METRICS_READ = "metrics:read"
 
-SCOPES = frozenset((ADMIN, RECORDS_READ, RECORDS_WRITE, CONFIG_WRITE, WORK_RUN))
+SCOPES = frozenset((ADMIN, RECORDS_READ, RECORDS_WRITE, CONFIG_WRITE, WORK_RUN, METRICS_READ))
 """Every scope there is; `admin` is the operator's alone, for it starts runs as the operator."""
 
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+import time
 from collections import deque
 from dataclasses import dataclass, field
 from functools import partial
@@ -28,7 +29,7 @@ from spl.kernel.chain import Chain, Entry
 from spl.kernel.names import IN_PROCESS, PLAN, REPORT, TOOL_RESULT
 from spl.kernel.observations import SHIPPED, Called, halt
 from spl.kernel.opening import mark, opening
-from spl.kernel.outcome import Outcome, Tally, sentence
+from spl.kernel.outcome import STOPPED, Outcome, Tally, sentence
 from spl.kernel.rules import Asked
 from spl.records.canonical import canonical
 from spl.tools.registry import TOOLS, Context, Domain
@@ -73,6 +74,8 @@ class Run:
     context: Context
     rules: Rules
     budget: Budget
+    judged: Callable[[Verdict, float], None]
+    """Told of each verdict, with the seconds from its being asked for to its being durable."""
     observers: Observers = SHIPPED
     tally: Tally = field(default_factory=Tally)
     calls: Calls = field(default_factory=Calls)
@@ -82,6 +85,7 @@ class Run:
     a worker with many connections cannot make the daemon hold or parse more than one."""
     ending: asyncio.Event = field(default_factory=asyncio.Event)
     """Set once the kernel wants the run to end: what drives its loop gives it a grace from then, and no more."""
+    _leaving: Outcome | None = None
     _history: deque[Called] = field(default_factory=lambda: deque(maxlen=_HISTORY))
     _own_words: int = 0
     _lock: asyncio.Lock = field(default_factory=asyncio.Lock)
@@ -120,6 +124,13 @@ class Run:
             self.end = Outcome("cancelled", f"Stopped by {by}.", stopped_by=by)
         self.ending.set()
 
+    def leave(self) -> None:
+        """Have the run end at its next step, for the daemon stops; one that needs no other step completes.
+
+        A model call that is under way is not broken off by this: it is paid for, and its reply comes on record.
+        """
+        self._leaving = STOPPED
+
     async def until_ending(self, loop: asyncio.Future[Any]) -> None:
         """Wait until a run's loop is done, or is to come to its end."""
         ending = asyncio.ensure_future(self.ending.wait())
@@ -149,9 +160,9 @@ class Run:
 
     async def _infer(self, payload: Mapping[str, Any]) -> Json:
         payloads.fields(payload, "messages")
-        ceiling = self.budget.ceiling()
-        if self.end is None and ceiling is not None:
-            self._conclude(ceiling)
+        ended = self.budget.ceiling() or self._leaving
+        if self.end is None and ended is not None:
+            self._conclude(ended)
         if self.end is not None:
             return {"end": self.end.outcome}
         messages = payloads.messages(payload)
@@ -201,17 +212,25 @@ class Run:
         call = self.calls.find(payloads.string(payload, "call_id"))
         proposed = self.calls.proposed(call)
         if proposed is None:
+            began = time.perf_counter()
             try:
-                proposed = await self._judge(call)
+                proposed = await self._judge(call, began)
             except StoreUnavailable as error:
                 self.calls.refuse(call)
-                return bodies.answer(guard.unwritten(error.message), None, ())
+                unwritten = guard.unwritten(error.message)
+                self.judged(unwritten, time.perf_counter() - began)
+                return bodies.answer(unwritten, None, ())
             self.calls.judge(proposed)
         return bodies.answer(proposed.verdict, proposed.record, proposed.observations)
 
-    async def _judge(self, call: Call) -> Proposed:
-        """Judge a call of the last reply and make call and verdict durable, both before anyone hears of it."""
+    async def _judge(self, call: Call, began: float) -> Proposed:
+        """Judge a call of the last reply and make call and verdict durable, both before anyone hears of it.
+
+        `began` is when it was asked for, on the clock of `time.perf_counter`.
+        """
         truncated = self.calls.truncated
+        if self._leaving is not None:
+            self._conclude(self._leaving)
         ending = None if self.end is None else self.end.summary
         verdict = guard.judge(
             self._asked(call),
@@ -229,7 +248,7 @@ class Run:
             Entry("CALL", bodies.tool_call(call)),
             Entry("KNOW", partial(bodies.tool_verdict, call, verdict)),
             *(Entry("KNOW", partial(bodies.observation, call, each)) for each in observed),
-            then=lambda: self._count_verdict(verdict, called),
+            then=lambda: self._count_verdict(verdict, called, began),
         )
         return Proposed(call, records[0].id, verdict, [each.text for each in observed])
 
@@ -340,7 +359,8 @@ class Run:
             )
         return {"id": records[0].id, "observations": [each.text for each in observed]}
 
-    def _count_verdict(self, verdict: Verdict, called: Called | None) -> None:
+    def _count_verdict(self, verdict: Verdict, called: Called | None, began: float) -> None:
+        self.judged(verdict, time.perf_counter() - began)
         if called is not None:
             self._remember(called)
         if verdict.allowed:

@@ -1,7 +1,8 @@
 """Backups of a log: whole copies in files of their own, made while it is in use and examined before they count.
 
 A backup's name in the folder of backups says when it was made and the sequence of its last record. A file that bears
-no such name is nobody's to list or to remove.
+no such name is nobody's to list or to remove. One that was made before a log went to another format says that format
+too, and is listed and never removed: it is the way back.
 """
 
 from __future__ import annotations
@@ -12,21 +13,22 @@ import hashlib
 import os
 import re
 import secrets
+import shlex
 import sqlite3
 from contextlib import closing, contextmanager, suppress
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from spl.errors import BackupFailed, StoreDamaged
+from spl.errors import BackupFailed, StoreDamaged, StoreNewer, StoreUnavailable
 from spl.records.durable import sync
 from spl.records.examination import examine
-from spl.records.schema import failure, open_at_rest, open_reader, require_log
+from spl.records.schema import failure, format_of, open_at_rest, open_reader, require_log
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-_NAME: Final = re.compile(r"hub-(\d{8}T\d{6}\.\d{3}Z)-(\d{1,19})\.db")
+_NAME: Final = re.compile(r"hub-(?:format-(\d{1,9})-)?(\d{8}T\d{6}\.\d{3}Z)-(\d{1,19})\.db")
 _DRAFT: Final = re.compile(r"\.spl-backup-[0-9a-f]{16}\.draft(-journal|-wal|-shm)?")
 _TIME: Final = "%Y%m%dT%H%M%S"
 _SIDES: Final = ("-journal", "-wal", "-shm")
@@ -38,6 +40,8 @@ class Backup(NamedTuple):
     path: Path
     at: datetime
     records: int
+    format: int | None = None
+    """The format that its log had before it went to the next; None of one that was made for no such reason."""
 
 
 class Made(NamedTuple):
@@ -63,12 +67,15 @@ def listed(folder: Path) -> list[Backup]:
     return sorted(found, key=lambda backup: (backup.at <= now, backup.at, backup.records), reverse=True)
 
 
-def make(log: Path, folder: Path, to: Path | None = None) -> Made:
+def make(log: Path, folder: Path, to: Path | None = None, *, way_back: bool = False) -> Made:
     """Copy a log, in use or not, as it is at one moment; to a new file in the folder of backups, or to `to`.
+
+    One that is to be the way back from another format is named by the format that it has.
 
     The copy is examined as if it were to be restored, and has reached the disk when this returns. Nothing is written
     over, and nothing stays of a copy that fails. Raises StoreDamaged where the log is not what was written to it,
-    StoreUnavailable where it cannot be read, and BackupFailed where there is none or the copy cannot be written.
+    StoreUnavailable where it cannot be read, StoreNewer where it is of a later format, and BackupFailed where there is
+    none or the copy cannot be written.
     """
     if to is not None and os.path.lexists(to):
         raise BackupFailed(f"the backup {to} cannot be made: there is a file of this name")
@@ -76,16 +83,21 @@ def make(log: Path, folder: Path, to: Path | None = None) -> Made:
         raise BackupFailed(f"there is nothing to back up: the log {log} is not there, or no file")
     into = folder if to is None else Path(os.path.abspath(to)).parent
     try:
+        # First: nothing is to be left beside a log of a later format, which reading it as one in use would.
+        format_of(str(log))
         if to is None:
             with suppress(FileExistsError):
                 os.mkdir(folder, 0o700)
+                sync(folder.parent)
         with _drafted(into) as draft:
-            _copy(log, draft)
+            format_ = _copy(log, draft)
             records = examine(str(draft), str(log))
             digest = _settle(draft)
-            path = to or folder / _name(records)
+            path = to or folder / _name(records, format_ if way_back else None)
             _publish(draft, path)
             sync(into)
+    except StoreNewer as error:
+        raise newer(error, folder) from None
     except OSError as error:
         raise BackupFailed(f"a backup in {into} cannot be made: {error.strerror}") from None
     return Made(path, records, digest)
@@ -94,10 +106,11 @@ def make(log: Path, folder: Path, to: Path | None = None) -> Made:
 def prune(folder: Path, kept: int, spared: Path) -> list[Path]:
     """Remove all but the newest backups of a folder, never the one that is spared; give what was removed.
 
-    Raises BackupFailed where one cannot be removed.
+    Those that are the way back from another format are neither removed nor counted. Raises BackupFailed where one
+    cannot be removed.
     """
     removed = []
-    others = [backup.path for backup in listed(folder) if backup.path != spared]
+    others = [backup.path for backup in listed(folder) if backup.format is None and backup.path != spared]
     for path in others[max(kept - 1, 0) :]:
         try:
             os.unlink(path)
@@ -105,6 +118,24 @@ def prune(folder: Path, kept: int, spared: Path) -> list[Path]:
             raise BackupFailed(f"the old backup {path} cannot be removed: {error.strerror}") from None
         removed.append(path)
     return removed
+
+
+def newer(error: StoreNewer, folder: Path) -> StoreNewer:
+    """Give the error of a log of a later format with the newest backup in a folder that this release can restore."""
+    for backup in listed(folder):
+        with suppress(StoreUnavailable):
+            format_of(str(backup.path))
+            return StoreNewer(
+                f"{error.message}; the newest backup of a format that it reads is {backup.path}",
+                remedy=(
+                    f"install the later release again, or type 'spl restore {shlex.quote(str(backup.path))}', which "
+                    "loses what was written since"
+                ),
+            )
+    return StoreNewer(
+        f"{error.message}; no backup in {folder} is of a format that it reads",
+        remedy="install the later release again",
+    )
 
 
 def require_room(log: Path, folder: Path) -> None:
@@ -134,8 +165,8 @@ def timestamp() -> str:
     return f"{now.strftime(_TIME)}.{now.microsecond // 1000:03}Z"
 
 
-def _name(records: int) -> str:
-    return f"hub-{timestamp()}-{records}.db"
+def _name(records: int, format_: int | None) -> str:
+    return f"hub-{'' if format_ is None else f'format-{format_}-'}{timestamp()}-{records}.db"
 
 
 def _named(path: Path) -> Backup | None:
@@ -144,10 +175,10 @@ def _named(path: Path) -> Backup | None:
     if match is None:
         return None
     try:
-        at = datetime.strptime(match[1], f"{_TIME}.%fZ").replace(tzinfo=UTC)
+        at = datetime.strptime(match[2], f"{_TIME}.%fZ").replace(tzinfo=UTC)
     except ValueError:
         return None
-    return Backup(path, at, int(match[2]))
+    return Backup(path, at, int(match[3]), None if match[1] is None else int(match[1]))
 
 
 @contextmanager
@@ -173,11 +204,12 @@ def _drafted(folder: Path) -> Iterator[Path]:
         os.close(descriptor)
 
 
-def _copy(log: Path, draft: Path) -> None:
-    """Copy a log in one transaction of SQLite's, into a file that needs none beside it."""
+def _copy(log: Path, draft: Path) -> int:
+    """Copy a log in one transaction of SQLite's, into a file that needs none beside it; give its format."""
     with closing(_opened(log)) as source:
         try:
-            require_log(source, os.fspath(log))
+            source.execute("BEGIN")
+            format_ = require_log(source, os.fspath(log))
         except sqlite3.Error as error:
             raise failure(f"the log {log} cannot be read", error) from error
         try:
@@ -191,6 +223,7 @@ def _copy(log: Path, draft: Path) -> None:
             if isinstance(found, StoreDamaged):
                 raise found from error
             raise BackupFailed(f"a backup in {draft.parent} cannot be made: {error}") from error
+    return format_
 
 
 def _opened(log: Path) -> sqlite3.Connection:

@@ -15,12 +15,12 @@ from contextlib import closing
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from spl.errors import InvalidBody, StoreDamaged, StoreUnavailable
+from spl.records.formats import FORMAT
 from spl.records.mark import read_mark
 from spl.records.queries import COUNT
 from spl.records.record import record_id
 from spl.records.rows import BODY, COLUMNS, UNREADABLE, to_record
 from spl.records.schema import (
-    Fault,
     failure,
     is_new,
     open_at_rest,
@@ -58,10 +58,11 @@ SELECT thread FROM (
 
 
 class Found(NamedTuple):
-    """What a look found: how many records there are, and how many bytes of write-ahead log were left behind."""
+    """What a look found; `unfolded` is how many bytes of write-ahead log were left behind."""
 
     records: int
     unfolded: int
+    format: int = FORMAT
 
 
 def look(path: str, *, served: bool = False, longest: Backup | None = None) -> Found:
@@ -70,8 +71,8 @@ def look(path: str, *, served: bool = False, longest: Backup | None = None) -> F
     Nothing of it is changed, but that a creation that was broken off is undone. With `served` there must be one.
     `longest` is the backup with the most records: where no mark says how far the log went, that does. Raises
     StoreDamaged where the file is gone, empty, shorter than it says, ends below its mark or that backup, or where one
-    of its newest records is not whole; StoreUnavailable where it cannot be opened, is not a log, or is of a later
-    release.
+    of its newest records is not whole; StoreUnavailable where it cannot be opened or is not a log; StoreNewer where it
+    is of a later format, beside which not even a file of SQLite's is left that was not there.
     """
     if os.path.lexists(unfinished(path)):
         raise StoreDamaged(f"the log {path} cannot be opened: putting another in its place was broken off")
@@ -90,10 +91,12 @@ def look(path: str, *, served: bool = False, longest: Backup | None = None) -> F
             raise _gone(path, size, f"and held {mark} records" if mark else "and has been in use before")
         return Found(0, 0)
     try:
-        with closing(open_reader(path)) as connection:
+        with closing(open_at_rest(path)[0]) as connection:
             if is_new(connection) and not (mark or served):
                 return Found(0, 0)
             require_log(connection, path)
+        with closing(open_reader(path)) as connection:
+            format_ = require_log(connection, path)
             _look_at_pages(connection, path)
             records = _look_at_newest(connection, path)
             if records < mark:
@@ -109,14 +112,14 @@ def look(path: str, *, served: bool = False, longest: Backup | None = None) -> F
         raise failure(f"the log {path} cannot be opened", error) from error
     except OSError as error:
         raise StoreUnavailable(f"the log {path} cannot be opened: {error.strerror}") from None
-    return Found(records, wal)
+    return Found(records, wal, format_)
 
 
 def examine(path: str, named: str) -> int:
     """Examine all of a log that nobody writes, called `named` in what is raised; give the number of its records.
 
-    Raises StoreDamaged with the first thing that is not as it must be; StoreUnavailable where it cannot be read, is
-    not a log, or is of a later release.
+    Raises StoreDamaged with the first thing that is not as it must be; StoreUnavailable where it cannot be read or is
+    not a log; StoreNewer where it is of a later format.
     """
     try:
         with closing(open_at_rest(path)[0]) as connection:
@@ -126,7 +129,7 @@ def examine(path: str, named: str) -> int:
             if said != "ok":
                 raise StoreDamaged(f"the log {named} is damaged: {said}")
             expected = 1
-            for row in connection.execute(_ALL_ROWS):
+            for row in rows(connection):
                 _require_whole(row, expected, named)
                 expected += 1
             if wrong := connection.execute(_ORDINALS).fetchone():
@@ -134,6 +137,11 @@ def examine(path: str, named: str) -> int:
     except sqlite3.Error as error:
         raise failure(f"the log {named} cannot be examined", error) from error
     return expected - 1
+
+
+def rows(connection: sqlite3.Connection) -> sqlite3.Cursor:
+    """Give every record's row, in sequence order; raises `sqlite3.Error`."""
+    return connection.execute(_ALL_ROWS)
 
 
 def unfinished(path: str) -> str:
@@ -227,6 +235,4 @@ def _pages_ahead(path: str, size: int) -> Iterator[int]:
 def _require_schema(connection: sqlite3.Connection, named: str) -> None:
     """See that the tables, indexes and triggers are a log's own: a trigger more could change what is written."""
     for part in strangers(connection):
-        # A later release may have added indexes, and what is in them is held against the table.
-        if part.fault is not Fault.MORE or part.type != "index":
-            raise StoreDamaged(f"the log {named} is damaged: its {part.type} {part.name!a} {part.fault}")
+        raise StoreDamaged(f"the log {named} is damaged: its {part.type} {part.name!a} {part.fault}")

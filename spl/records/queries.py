@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 from spl.records.conditions import condition, order
 from spl.records.filter import KIND, fields_of, is_of_few_threads
+from spl.records.formats import OWNER
 from spl.records.rows import COLUMNS
-from spl.records.schema import OWNER
 
 if TYPE_CHECKING:
     from spl.records.filter import Search

@@ -17,14 +17,24 @@ from pathlib import Path
 from shutil import copyfileobj
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from spl.errors import BackupFailed, StoreUnavailable
+from spl.errors import BackupFailed, StoreNewer, StoreUnavailable
 from spl.records.backup import listed, remove_with_sides, timestamp
 from spl.records.durable import sync
 from spl.records.examination import examine, flaw, last_sequence, unfinished
+from spl.records.formats import FORMAT
 from spl.records.mark import Mark, mark_of, read_mark
+from spl.records.migration import forward
 from spl.records.queries import INSERT, LAST_ORDINAL
 from spl.records.rows import COLUMNS
-from spl.records.schema import connect, failure, open_at_rest, open_reader, open_writer, require_log
+from spl.records.schema import (
+    connect,
+    failure,
+    format_of,
+    open_at_rest,
+    open_reader,
+    open_writer,
+    require_log,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -54,6 +64,8 @@ class Restored(NamedTuple):
 
     source: Path | None
     """The backup; None where all is salvaged from the old log, and where the log begins anew."""
+    format: int
+    """The format of what was put there; the next start takes one of an earlier release's to its own."""
     records: int
     salvaged: int
     """How many of the records the backup did not hold and the old log did."""
@@ -71,7 +83,8 @@ def restore(log: Path, folder: Path, file: Path | None = None, *, salvage: bool 
 
     With `salvage` each later record goes with it that the old log still holds whole, up to the first that it does
     not; where there is no backup, from the first record on. Raises BackupFailed where there is nothing to restore,
-    StoreUnavailable and StoreDamaged where the file is not a whole log; nothing is changed then.
+    StoreUnavailable and StoreDamaged where the file is not a whole log, StoreNewer where it, or what is to be salvaged,
+    is of a later format; nothing is changed then.
     """
     if file is not None and os.path.exists(log) and os.path.exists(file) and os.path.samefile(log, file):
         raise BackupFailed(f"the file {file} cannot be restored: it is the log itself")
@@ -83,9 +96,10 @@ def restore(log: Path, folder: Path, file: Path | None = None, *, salvage: bool 
             _take_named(source, draft)
         salvaged = _salvage(log, draft) if salvage else 0
         records = examine(os.fspath(draft), f"to be put in the place of {log}") if salvaged else _end(draft)
+        format_ = format_of(os.fspath(draft))
         held, acknowledged = _held(log), read_mark(os.fspath(log))
         replaced = _swap(log, folder, draft, records)
-    return Restored(source, records, salvaged, replaced, held, acknowledged, passed_over)
+    return Restored(source, format_, records, salvaged, replaced, held, acknowledged, passed_over)
 
 
 def begin_anew(log: Path, folder: Path) -> Restored:
@@ -93,7 +107,7 @@ def begin_anew(log: Path, folder: Path) -> Restored:
     with _draft(log) as draft:
         open_writer(os.fspath(draft)).close()
         held, acknowledged = _held(log), read_mark(os.fspath(log))
-        return Restored(None, 0, 0, _swap(log, folder, draft, 0), held, acknowledged, [])
+        return Restored(None, FORMAT, 0, 0, _swap(log, folder, draft, 0), held, acknowledged, [])
 
 
 def finish(log: Path, folder: Path) -> Restored | None:
@@ -106,12 +120,12 @@ def finish(log: Path, folder: Path) -> Restored | None:
         return None
     try:
         if os.path.lexists(whole):
-            records = _end(whole)
+            records, format_ = _end(whole), format_of(os.fspath(whole))
             replaced = _move(log, folder, records)
             if replaced is None:
-                return Restored(None, records, 0, None, None, None, [])
+                return Restored(None, format_, records, 0, None, None, None, [])
             old = replaced / log.name
-            return Restored(None, records, 0, replaced, _held(old), read_mark(os.fspath(old)), [])
+            return Restored(None, format_, records, 0, replaced, _held(old), read_mark(os.fspath(old)), [])
         remove_with_sides(_draft_of(log))
         _put_away(log, folder)
     except (OSError, sqlite3.Error) as error:
@@ -233,10 +247,13 @@ def _salvage(log: Path, draft: Path) -> int:
     """Add to a draft the records that follow its own in a log that may be damaged; give their number."""
     if not os.path.isfile(log):
         return 0
+    _require_not_newer(log)
     try:
         old = open_reader(os.fspath(log))
     except StoreUnavailable:
         return 0
+    # Records are added by the rules of this release's format alone.
+    forward(os.fspath(draft))
     with closing(old), closing(open_writer(os.fspath(draft))) as new:
         end = last_sequence(new)
         for sequence in range(max(end - _SHARED, 0) + 1, end + 1):
@@ -257,6 +274,19 @@ def _salvage(log: Path, draft: Path) -> int:
         new.execute("COMMIT")
         _fold_in(new)
         return sequence - end
+
+
+def _require_not_newer(log: Path) -> None:
+    """Raise StoreNewer of a log of a later format: what its records come to is by rules that are unknown here."""
+    try:
+        format_of(os.fspath(log))
+    except StoreNewer as error:
+        raise StoreNewer(
+            error.message, remedy="install the later release again, or restore without --salvage"
+        ) from None
+    except StoreUnavailable:
+        # Damaged, which is what there is to salvage from: each of its records is looked at by itself.
+        return
 
 
 def _fold_in(connection: sqlite3.Connection) -> None:

@@ -1,4 +1,4 @@
-"""The log's SQLite file: its birth, what tells that it is one, its tables, and the connections to it."""
+"""The log's SQLite file: its birth, what tells that it is one, and the connections to it."""
 
 from __future__ import annotations
 
@@ -10,58 +10,14 @@ from enum import StrEnum
 from typing import Any, Final, NamedTuple
 from urllib.parse import quote
 
-from spl.errors import StoreDamaged, StoreUnavailable
+from spl.errors import StoreDamaged, StoreNewer, StoreUnavailable
 from spl.records.durable import sync
+from spl.records.formats import FORMAT, early, parts, script, tables
 
 APPLICATION_ID: Final = 0x73706C31  # "spl1": file(1) and we know a log by it
-FORMAT: Final = 1
-"""The file's `user_version`; a higher one was written by a later release, by rules unknown to this one."""
 
 # A WAL that grew while a long read held it is cut back to this many bytes once it can be.
 _WAL_KEPT: Final = 64 * 1024 * 1024
-
-# An index ends in the rowid, which is `sequence`: each of these gives its records in sequence order.
-# `ordinal` is a record's place on its thread, from 1: the first ones list the threads and the last one counts
-# its thread's records, so no second table has to change with every append.
-# Being append-only makes `sequence` dense: max(sequence) is the number of records.
-_SCHEMA: Final = """
-CREATE TABLE records (
-    sequence INTEGER PRIMARY KEY,
-    id BLOB NOT NULL UNIQUE CHECK (length(id) = 32),
-    parents BLOB NOT NULL CHECK (length(parents) % 32 = 0),
-    thread TEXT NOT NULL,
-    actor TEXT NOT NULL,
-    act TEXT NOT NULL,
-    kind TEXT,
-    body TEXT NOT NULL,
-    clock INTEGER NOT NULL CHECK (clock >= 0),
-    data_type TEXT NOT NULL,
-    judged_by TEXT,
-    ordinal INTEGER NOT NULL CHECK (ordinal >= 1),
-    UNIQUE (thread, actor, clock)
-);
-CREATE INDEX records_thread ON records (thread);
-CREATE INDEX records_actor ON records (actor);
-CREATE INDEX records_kind ON records (kind) WHERE kind IS NOT NULL;
-CREATE INDEX records_thread_kind ON records (thread, kind) WHERE kind IS NOT NULL;
-CREATE INDEX records_opening ON records (sequence) WHERE ordinal = 1;
-
-CREATE TRIGGER records_are_not_updated BEFORE UPDATE ON records
-BEGIN SELECT RAISE(ABORT, 'a record is never changed'); END;
-
-CREATE TRIGGER records_are_not_deleted BEFORE DELETE ON records
-BEGIN SELECT RAISE(ABORT, 'a record is never deleted'); END;
-"""
-
-OWNER: Final = """CASE WHEN kind = 'core.work.loop.v1' AND json_type(body, '$.actor') = 'text'
-    THEN json_extract(body, '$.actor') ELSE actor END"""
-"""Whom a thread belongs to, taken over its first record; the index below serves this very expression."""
-
-# Came after the format did, and leaves it as it is: an earlier release reads and writes a file with this index.
-_OWNERS: Final = f"CREATE INDEX IF NOT EXISTS records_owner ON records ({OWNER}) WHERE ordinal = 1"
-
-# What SQLite makes for itself, an index over what must be unique, has no text.
-_PARTS: Final = "SELECT type, name, sql FROM sqlite_schema WHERE sql IS NOT NULL"
 
 # What SQLite says of a file that is not what it wrote.
 _DAMAGED: Final = frozenset((sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB))
@@ -70,16 +26,15 @@ _DAMAGED: Final = frozenset((sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB))
 def open_writer(path: str) -> sqlite3.Connection:
     """Open the log for writing, creating it at need with mode 0600; the caller closes the connection.
 
-    Raises StoreUnavailable when the file cannot be opened, is not a log, or is one of a later release; StoreDamaged
-    when SQLite finds it damaged.
+    Raises StoreUnavailable when the file cannot be opened, is not a log, or is of an earlier format, which is to be
+    taken to this one first; StoreNewer when it is of a later one; StoreDamaged when SQLite finds it damaged.
     """
     _make_private(path)
     connection = connect(path, "rw")
     try:
         # The schema first, in one transaction: a crash leaves an empty file or a whole log.
         _claim(connection, path)
-        _make_durable(connection, path)
-        connection.execute(_OWNERS)
+        make_durable(connection, path)
     except sqlite3.Error as error:
         connection.close()
         raise failure(f"the log {path} cannot be opened", error) from error
@@ -124,17 +79,6 @@ def open_at_rest(path: str) -> tuple[sqlite3.Connection, bool]:
     return connection, quiet
 
 
-def tables() -> dict[tuple[str, str], str]:
-    """Give what a log's file is made of, by type and name, each as SQLite keeps its text."""
-    with closing(sqlite3.connect(":memory:")) as connection:
-        connection.executescript(f"{_SCHEMA}{_OWNERS};")
-        return _parts(connection)
-
-
-def _parts(connection: sqlite3.Connection) -> dict[tuple[str, str], str]:
-    return {(type_, name): sql for type_, name, sql in connection.execute(_PARTS)}
-
-
 class Fault(StrEnum):
     """What is wrong with a part of a file, to be read after its name."""
 
@@ -152,14 +96,14 @@ class Stranger(NamedTuple):
 
 
 def strangers(connection: sqlite3.Connection) -> list[Stranger]:
-    """Give what of a file's parts is not a log's, word for word; may raise `sqlite3.Error`."""
-    due, found = tables(), _parts(connection)
-    # Came later: a log that only an earlier release has opened has none.
-    missing = due.keys() - found.keys() - {("index", "records_owner")}
+    """Give what of a log's parts is not as its format has it, word for word; may raise `sqlite3.Error`."""
+    format_ = _pragma(connection, "user_version")
+    due, found = tables(format_), parts(connection)
+    may = due | early(format_)
     return [
-        *(Stranger(*part, Fault.MORE) for part in found if part not in due),
-        *(Stranger(*part, Fault.CHANGED) for part, sql in found.items() if due.get(part, sql) != sql),
-        *(Stranger(*part, Fault.MISSING) for part in sorted(missing)),
+        *(Stranger(*part, Fault.MORE) for part in found if part not in may),
+        *(Stranger(*part, Fault.CHANGED) for part, sql in found.items() if may.get(part, sql) != sql),
+        *(Stranger(*part, Fault.MISSING) for part in sorted(due.keys() - found.keys())),
     ]
 
 
@@ -191,15 +135,34 @@ def is_new(connection: sqlite3.Connection) -> bool:
     return not any(_pragma(connection, name) for name in names)
 
 
-def require_log(connection: sqlite3.Connection, path: str) -> None:
-    """Raise StoreUnavailable of a database that is not a log, or one of a later release; may raise `sqlite3.Error`."""
+def require_log(connection: sqlite3.Connection, path: str) -> int:
+    """Give the format of a log, which is this release's or an earlier one; may raise `sqlite3.Error`.
+
+    Raises StoreNewer of a log of a later format, StoreUnavailable of what is none.
+    """
     if _pragma(connection, "application_id") != APPLICATION_ID:
         raise StoreUnavailable(f"the log {path} cannot be opened: it is some other program's database")
-    version = _pragma(connection, "user_version")
-    if version != FORMAT:
-        raise StoreUnavailable(
-            f"the log {path} cannot be opened: its format is {version}, this release knows only {FORMAT}"
+    format_ = _pragma(connection, "user_version")
+    if format_ > FORMAT:
+        raise StoreNewer(
+            f"the log {path} is of format {format_}, which a later release has written, and this release knows none "
+            f"above {FORMAT}"
         )
+    if format_ < 1:
+        raise StoreUnavailable(f"the log {path} cannot be opened: its format is {format_}, which is none")
+    return format_
+
+
+def format_of(path: str) -> int:
+    """Give the format of a log, whether it is in use or not; nothing is left beside it. Raises as `require_log` does.
+
+    StoreDamaged too, where SQLite finds that it is no database.
+    """
+    try:
+        with closing(open_at_rest(path)[0]) as connection:
+            return require_log(connection, path)
+    except sqlite3.Error as error:
+        raise failure(f"the log {path} cannot be opened", error) from error
 
 
 class _Connection(sqlite3.Connection):
@@ -259,17 +222,18 @@ def _tighten(path: str) -> None:
 
 
 def _claim(connection: sqlite3.Connection, path: str) -> None:
-    """Make an empty file a log; refuse one that is something else."""
+    """Make an empty file a log; refuse one that is something else, or of another format."""
     if is_new(connection):
         connection.executescript(
-            f"BEGIN IMMEDIATE;{_SCHEMA}"
+            f"BEGIN IMMEDIATE;{script()}"
             f"PRAGMA application_id = {APPLICATION_ID};PRAGMA user_version = {FORMAT};COMMIT;"
         )
-    else:
-        require_log(connection, path)
+    elif (format_ := require_log(connection, path)) != FORMAT:
+        raise StoreUnavailable(f"the log {path} cannot be written: it is still of format {format_}")
 
 
-def _make_durable(connection: sqlite3.Connection, path: str) -> None:
+def make_durable(connection: sqlite3.Connection, path: str) -> None:
+    """Have what a connection commits reach the disk before it returns; raises StoreUnavailable, or `sqlite3.Error`."""
     if connection.execute("PRAGMA journal_mode = WAL").fetchone() != ("wal",):
         raise StoreUnavailable(f"the log {path} cannot be opened: its file system does not support WAL")
     connection.execute("PRAGMA synchronous = FULL")

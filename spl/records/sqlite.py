@@ -9,14 +9,18 @@ import sqlite3
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, contextmanager, suppress
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Self, TypeVar
 
-from spl.errors import QueryExceeded, SplError, StoreDamaged, StoreUnavailable
+from spl.errors import QueryExceeded, SplError, StoreDamaged, StoreNewer, StoreUnavailable
 from spl.records import queries
+from spl.records.backup import newer
 from spl.records.conditions import condition
 from spl.records.durable import sync
 from spl.records.examination import Found, look
+from spl.records.formats import FORMAT
 from spl.records.mark import Mark
+from spl.records.migration import migrate
 from spl.records.record import is_record_id
 from spl.records.rows import BODY, UNREADABLE, Checked, to_record
 from spl.records.schema import failure, open_reader, open_writer
@@ -33,6 +37,8 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 _READERS: Final = 2
+_STILL: Final = 1.0
+"""Seconds after which is said again that the log is still being taken to another format."""
 _AGAIN: Final = 0.05
 """Seconds after which a connection is interrupted once more."""
 _MANY_THREADS: Final = 1000
@@ -95,6 +101,8 @@ class SqliteStore:
         self.failing: str | None = None
         self.found: Final = found
         """What the log held when it was opened."""
+        self.committed: Callable[[float, int | None], None] = lambda *_: None
+        """Told of each commit: its seconds, and how many records it wrote; None where the log could not take it."""
         # Without its folder: what is said from now on is said to members too.
         self._name = os.path.basename(path)
         self._mark = mark
@@ -119,22 +127,40 @@ class SqliteStore:
 
     @classmethod
     async def open(
-        cls, path: str | os.PathLike[str], *, served: bool = False, longest: Backup | None = None
+        cls,
+        path: str | os.PathLike[str],
+        *,
+        served: bool = False,
+        longest: Backup | None = None,
+        backups: Path | None = None,
+        progress: Callable[[], None] | None = None,
     ) -> Self:
         """Open the log at this path, creating it at need; see `look` for `served` and `longest`.
 
-        Raises StoreUnavailable when it cannot be opened, is not a log, or is of a later release; StoreDamaged when a
-        look shows that it is gone or not what was written to it, before anything of it is changed.
+        One of an earlier format is taken to this one first, see `migrate`, with its backup in the folder `backups`, the
+        one beside the log unless given. `progress` is called each second meanwhile, by the event loop, which goes on;
+        what it raises ends the opening as a kill would, whenever that is.
+
+        Raises StoreUnavailable when it cannot be opened or is not a log; StoreDamaged when a look shows that it is gone
+        or not what was written to it, and StoreNewer when it is of a later format, before anything of it is changed;
+        BackupFailed when it is of an earlier one and cannot be backed up.
         """
         path = os.fspath(path)
-        found = look(path, served=served, longest=longest)
+        folder = Path(path).with_name("backups") if backups is None else backups
+        try:
+            found = look(path, served=served, longest=longest)
+        except StoreNewer as error:
+            raise newer(error, folder) from None
         if found.unfolded:
             _settle(path)
+        if found.format != FORMAT:
+            await _beside(lambda: migrate(path, found, folder), progress)
         connections = [open_writer(path)]
         try:
             connections += [open_reader(path) for _ in range(1 + _READERS)]
-            for connection in connections[1:]:
-                # Opens the write-ahead log too: what is held open is then all there from the start.
+            for connection in connections:
+                # Opens the write-ahead log too: what is held open is then all there from the start, and the writer,
+                # which must have had it open, folds it in when it is closed.
                 _fetched(connection, queries.COUNT, (), None)
             mark = Mark.open(path, found.records)
         except (StoreUnavailable, sqlite3.Error) as error:
@@ -314,8 +340,8 @@ class SqliteStore:
         self._writer.refuse(error)
         self.failing = error.message
 
-    def _deliver(self, outcomes: list[tuple[Append, Outcome]]) -> None:
-        self._call_in_loop(self._answer, outcomes)
+    def _deliver(self, outcomes: list[tuple[Append, Outcome]], seconds: float) -> None:
+        self._call_in_loop(self._answer, outcomes, seconds)
 
     def _writer_ended(self) -> None:
         self._call_in_loop(self._answer_the_rest)
@@ -325,19 +351,23 @@ class SqliteStore:
         with suppress(RuntimeError):
             self._loop.call_soon_threadsafe(function, *args)
 
-    def _answer(self, outcomes: list[tuple[Append, Outcome]]) -> None:
+    def _answer(self, outcomes: list[tuple[Append, Outcome]], seconds: float) -> None:
+        refused = False
         for _, outcome in outcomes:
             if isinstance(outcome, StoreUnavailable):
-                self.failing = outcome.message
+                self.failing, refused = outcome.message, True
             elif not isinstance(outcome, SplError):
                 # Damage that a read has met meanwhile lasts, whatever had been handed over before.
                 self.failing = None if self._writer.damaged is None else self._writer.damaged.message
+        written = 0
         # The loop runs what it is given in order: the watchers, then the callers whose futures are set after.
         for _, outcome in outcomes:
             if not isinstance(outcome, SplError):
                 for appended in outcome:
                     if appended.created:
+                        written += 1
                         self._tell(appended.record)
+        self.committed(seconds, None if refused else written)
         for append, outcome in outcomes:
             if append.future.done():  # its caller was cancelled
                 continue
@@ -363,6 +393,16 @@ class SqliteStore:
                 append.future.set_exception(
                     StoreUnavailable("the log's writer has stopped by a fault of its own")
                 )
+
+
+async def _beside(work: Callable[[], None], progress: Callable[[], None] | None) -> None:
+    """Have something done in a thread, and say each second that it goes on."""
+    task = asyncio.ensure_future(asyncio.to_thread(work))
+    while not task.done():
+        await asyncio.wait((task,), timeout=_STILL)
+        if progress is not None:
+            progress()
+    await task
 
 
 def _settle(path: str) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import queue
 import sqlite3
 import threading
+import time
 from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
 
 from spl.errors import IngestFailed, SplError, StoreDamaged, StoreUnavailable
@@ -40,10 +41,10 @@ class Append(NamedTuple):
 class Writer:
     """Group commit over one connection to the log of this name.
 
-    `deliver` is called in the writer's thread, once a group, with every append's outcome in the order they
-    were written; `ended` once at the very end, however it ended, with the appends that got none. `require_there`
-    is asked before each group and raises StoreDamaged when the log's files are no longer those that were opened.
-    Once the log is found damaged, here or by `refuse`, nothing more is written.
+    `deliver` is called in the writer's thread, once a group, with every append's outcome in the order they were
+    written and the seconds it took; `ended` once at the very end, however it ended, with the appends that got none.
+    `require_there` is asked before each group and raises StoreDamaged when the log's files are no longer those that
+    were opened. Once the log is found damaged, here or by `refuse`, nothing more is written.
     """
 
     def __init__(
@@ -52,7 +53,7 @@ class Writer:
         connection: sqlite3.Connection,
         mark: Mark,
         require_there: Callable[[], None],
-        deliver: Callable[[list[tuple[Append, Outcome]]], None],
+        deliver: Callable[[list[tuple[Append, Outcome]], float], None],
         ended: Callable[[], None],
     ) -> None:
         self._name = name
@@ -104,7 +105,9 @@ class Writer:
             while going:
                 going = self._take()
                 if self._group:
-                    self._deliver(self._commit(self._group))
+                    began = time.perf_counter()
+                    outcomes = self._commit(self._group)
+                    self._deliver(outcomes, time.perf_counter() - began)
                 self._group = []
         finally:
             self._ended()

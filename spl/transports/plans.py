@@ -15,13 +15,16 @@ from bwrap import floor, needs
 from bwrap.errors import ConfinementError, LayerError, ProfileError
 from bwrap.plan import Plan, resolve
 from bwrap.seccomp import FilterError
-from spl.errors import StoreUnavailable
+from spl.errors import DaemonStopping
 
 if TYPE_CHECKING:
     from bwrap.host import Host
     from bwrap.library import Library
     from bwrap.plan import Places
     from bwrap.profile import Profile
+
+# As long as a daemon takes to be back at the very least.
+_RETRY_AFTER_SECONDS = 1
 
 
 @dataclass
@@ -57,7 +60,7 @@ class Plans:
         """Give the plan of a profile as it is now.
 
         Raises `LayerError`: of the layer `profile` for one that cannot be used, or of the layer that the floor or
-        this host refuses. Raises `StoreUnavailable` once the daemon stops.
+        this host refuses. Raises `DaemonStopping` once the daemon stops.
         """
         try:
             return (await self.make(name))[1]
@@ -68,10 +71,11 @@ class Plans:
     async def latest(self, name: str, *, seconds: float) -> Plan | LayerError:
         """Give what a profile comes to now or, where that takes longer than `seconds`, what it came to last.
 
-        Only for one that was never asked for is it waited longer. Raises `StoreUnavailable` once the daemon stops.
+        Only for one that was never asked for is it waited longer; once the daemon stops, `DaemonStopping` is raised
+        for such a one.
         """
         last, turn = self._last.get(name), self._turns.get(name)
-        if last is not None and turn is not None and turn.locked():
+        if last is not None and (self._stopped or (turn is not None and turn.locked())):
             return last
         look = asyncio.create_task(self.plan(name))
         self._looks.add(look)
@@ -99,19 +103,19 @@ class Plans:
     async def make(self, name: str) -> tuple[Profile, Plan]:
         """Give a profile as it is now and its plan; raises what went wrong itself: `ConfinementError` or `OSError`.
 
-        Raises `StoreUnavailable` once the daemon stops.
+        Raises `DaemonStopping` once the daemon stops.
         """
         turn = self._turns.setdefault(name, asyncio.Lock())
         async with turn:
             if self._stopped:
-                raise _stopping()
+                raise stopping()
             making = asyncio.ensure_future(self._beside(name))
             self._making.add(making)
             try:
                 made = await making
             except asyncio.CancelledError:
                 if self._stopped:
-                    raise _stopping() from None
+                    raise stopping() from None
                 raise
             finally:
                 self._making.discard(making)
@@ -196,5 +200,8 @@ def _refusal(name: str, error: ConfinementError | OSError) -> LayerError:
     )
 
 
-def _stopping() -> StoreUnavailable:
-    return StoreUnavailable("the daemon is stopping and starts nothing more")
+def stopping() -> DaemonStopping:
+    """Give what a start is refused by once the daemon has been told to stop."""
+    return DaemonStopping(
+        "the daemon is stopping and starts nothing more", retry_after_secs=_RETRY_AFTER_SECONDS
+    )

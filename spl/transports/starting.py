@@ -8,19 +8,21 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import time
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import structlog
 
 from bwrap.errors import LayerError
-from spl.errors import IsolationUnavailable, StoreUnavailable
+from spl.errors import DaemonStopping, Internal, IsolationUnavailable, SplError, StoreUnavailable
 from spl.kernel.outcome import Ending
 from spl.kernel.tiers import OPERATOR
 from spl.transports import in_process
+from spl.transports.plans import stopping
 from spl.transports.sandboxed import Isolation
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Coroutine
+    from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
 
     from bwrap.plan import Plan
     from spl.kernel.admission import Slot
@@ -67,21 +69,31 @@ class Transports:
         self._credential_grace = credential_grace
         self._run_grace = run_grace
         self.isolation = Isolation([])
+        self.started: Callable[[str, float], None] = lambda *_: None
+        """Told of each start: the transport, and the seconds until the loop goes on by itself."""
+        self.refused: Callable[[str], None] = lambda _: None
+        """Told of each start that came to nothing: the code of its error."""
         self._runs: set[asyncio.Task[None]] = set()
         self._starts: set[asyncio.Task[Run]] = set()
         self._workers: dict[str, Worker] = {}
-        self._stopping = False
+        self._stopped = asyncio.Event()
+
+    @property
+    def stopping(self) -> bool:
+        """Whether nothing more is started, for the daemon is about to end."""
+        return self._stopped.is_set()
 
     async def start(self, principal: Principal, start: Start) -> Run:
         """Start a run; it goes on whatever becomes of the request that asked for it.
 
         Raises what `Kernel.terms`, `Kernel.take_place` and `Kernel.open` raise, `AdmissionCeiling`,
-        `IsolationUnavailable` and `StoreUnavailable`.
+        `IsolationUnavailable`, `DaemonStopping` and `StoreUnavailable`.
         """
-        if self._stopping:
-            raise _stopping()
-        terms = self._kernel.terms(principal, start)
-        task: asyncio.Task[Run] = asyncio.create_task(self._start(terms, self._kernel.take_place(terms)))
+        with self._told():
+            self._refuse_late()
+            terms = self._kernel.terms(principal, start)
+            place = self._kernel.take_place(terms)
+        task: asyncio.Task[Run] = asyncio.create_task(self._start(terms, place))
         self._starts.add(task)
         task.add_done_callback(self._starts.discard)
         return await asyncio.shield(task)
@@ -93,8 +105,8 @@ class Transports:
         """
         terms = self._kernel.terms(principal, start)
         refusals = self._kernel.refusals(terms)
-        if self._stopping:
-            refusals.append(_stopping())
+        if self.stopping:
+            refusals.append(stopping())
         elif (failing := self._kernel.store.failing) is not None:
             refusals.append(StoreUnavailable(failing))
         room = None
@@ -104,8 +116,10 @@ class Transports:
             if refused is not None:
                 refusals.append(_unavailable(refused))
             elif (
-                full := self._kernel.admission.refusal(room.each, terms.actor, first=_first(terms))
-            ) is not None:
+                not self.stopping
+                and (full := self._kernel.admission.refusal(room.each, terms.actor, first=_first(terms)))
+                is not None
+            ):
                 refusals.append(full)
         return {
             "object": "preview",
@@ -118,17 +132,21 @@ class Transports:
     async def room(self, profile: str, *, seconds: float | None = None) -> Room:
         """Give how many sandboxed runs of a profile fit, and how many more now, or the layer none can be had for.
 
-        With `seconds`, a profile that takes longer to look through is taken as it was.
+        With `seconds`, a profile that takes longer to look through is taken as it was. Once the daemon stops it is
+        in any case, and there is no room by one that nobody has asked for yet.
         """
         try:
             if isinstance(self._sandbox, LayerError):
                 raise self._sandbox
             plans = self._sandbox.plans
+            seconds = 0 if self.stopping else seconds
             plan = await (plans.plan(profile) if seconds is None else plans.latest(profile, seconds=seconds))
             if isinstance(plan, LayerError):
                 raise plan
         except LayerError as error:
             return Room(0, 0, 0, error)
+        except DaemonStopping:
+            return Room(0, 0, 0)
         each = plan.worst_case
         return Room(each, self._kernel.admission.capacity(each), self._kernel.admission.available(each))
 
@@ -143,27 +161,76 @@ class Transports:
                     found.append({"thread": thread, "pid": worker.pid, **use._asdict()})
         return found
 
+    async def drain(self, seconds: float, hurried: asyncio.Event) -> None:
+        """Start nothing more, tell each run to leave at its next step, and wait until all have left.
+
+        At most so many seconds, and no longer than until `hurried` is set; `stop` ends what is left then. Until then a
+        run may still be told to stop by a person, and everything is answered but a start.
+        """
+        self._stopped.set()
+        for run in self._kernel.live.values():
+            run.leave()
+        if not self._going():
+            return
+        _log.info("draining", runs=len(self._runs), starts=len(self._starts), seconds=seconds)
+        left, hurry = asyncio.create_task(self._left()), asyncio.create_task(hurried.wait())
+        try:
+            await asyncio.wait((left, hurry), timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            left.cancel()
+            hurry.cancel()
+        if self._going():
+            why = "told to stop again" if hurried.is_set() else "they did not leave in time"
+            _log.warning("breaking off runs", runs=len(self._runs), starts=len(self._starts), error=why)
+
     async def stop(self) -> None:
         """End every run and wait until each has its outcome and no worker is left."""
-        self._stopping = True
+        self._stopped.set()
         await asyncio.gather(*self._starts, return_exceptions=True)
         for task in self._runs:
             task.cancel()
         await asyncio.gather(*self._runs, return_exceptions=True)
 
+    def _going(self) -> set[asyncio.Task[Any]]:
+        return {*self._starts, *self._runs}
+
+    async def _left(self) -> None:
+        # A start that comes so far becomes a run.
+        while going := self._going():
+            await asyncio.wait(going)
+
+    def _refuse_late(self) -> None:
+        if self.stopping:
+            raise stopping()
+
     async def _start(self, terms: Terms, place: Place) -> Run:
+        began = time.perf_counter()
         try:
-            if terms.profile is None:
-                return await self._in_process(terms, place)
-            return await self._sandboxed(terms, terms.profile, place)
+            with self._told():
+                if terms.profile is None:
+                    run = await self._in_process(terms, place)
+                else:
+                    run = await self._sandboxed(terms, terms.profile, place)
         except BaseException:
             place.release(started=terms.thread in self._kernel.live)
             raise
+        self.started(terms.transport, time.perf_counter() - began)
+        return run
+
+    @contextlib.contextmanager
+    def _told(self) -> Iterator[None]:
+        """Tell of an error that a start ends with; a fault of our own goes by the code that it is answered with."""
+        try:
+            yield
+        except Exception as error:
+            self.refused(error.code if isinstance(error, SplError) else Internal.code)
+            raise
 
     async def _in_process(self, terms: Terms, place: Place) -> Run:
+        self._refuse_late()
         run = await self._kernel.open(terms)
         self._watch(self._see_through(run, in_process.drive(run, grace=self._run_grace), place))
-        _log.info("running in process", thread=terms.thread)
+        _log.info("running in process", thread=terms.thread, actor=terms.actor)
         return run
 
     async def _sandboxed(self, terms: Terms, profile: str, place: Place) -> Run:
@@ -188,7 +255,14 @@ class Transports:
             # Without a credential it would wait for one until its wall clock, and keep its slot.
             worker.confined.kill("never entrusted")
             raise
-        _log.info("running sandboxed", thread=terms.thread, pid=worker.pid, uid=worker.uid)
+        _log.info(
+            "running sandboxed",
+            thread=terms.thread,
+            pid=worker.pid,
+            profile=profile,
+            uid=worker.uid,
+            actor=terms.actor,
+        )
         return run
 
     async def _open(self, sandbox: Sandbox, plan: Plan, terms: Terms) -> tuple[Run, Worker]:
@@ -198,6 +272,7 @@ class Transports:
             # The last moment at which a refusal leaves no trace but its own: with the anchor there is a run. What was
             # confirmed may be a while ago, and nothing is waited for between this look and the writing of the anchor.
             worker.confined.look_again()
+            self._refuse_late()
             return await self._kernel.open(terms, worker.confined.receipt.wire()), worker
         except BaseException:
             await worker.confined.stop("never opened")
@@ -213,7 +288,7 @@ class Transports:
             if terms.profile is not None and not isinstance(self._sandbox, LayerError):
                 refusal = self._sandbox.plans.told(terms.profile, error)
             self.isolation = Isolation([], refusal, terms.profile)
-            _log.error("sandboxed start refused", actor=terms.actor, **refusal.wire())
+            _log.error("sandboxed start refused", actor=terms.actor, profile=terms.profile, **refusal.wire())
             await self._kernel.refuse(terms, refusal.wire())
             raise _unavailable(refusal) from None
 
@@ -256,11 +331,12 @@ class Transports:
                 await self._kernel.finish(run, ending)
             except StoreUnavailable as error:
                 _log.error("the outcome cannot be written", thread=run.terms.thread, error=error.message)
-                if self._stopping:
+                if self.stopping:
                     raise
             else:
                 return
-            await asyncio.sleep(seconds)
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._stopped.wait(), seconds)
             seconds = min(2 * seconds, _RETRY_MOST_SECONDS)
 
     def _watch(self, run: Coroutine[Any, Any, None]) -> None:
@@ -272,10 +348,6 @@ class Transports:
 def _first(terms: Terms) -> bool:
     """Tell whether a run goes before all others that wait for a place: the operator waits for no member."""
     return terms.tier == OPERATOR
-
-
-def _stopping() -> StoreUnavailable:
-    return StoreUnavailable("the daemon is stopping and starts nothing more")
 
 
 def _unavailable(refusal: LayerError) -> IsolationUnavailable:

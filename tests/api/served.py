@@ -13,6 +13,7 @@ import time
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from bwrap.cgroup import Groups
 from bwrap.errors import LayerError
 from bwrap.library import Library
 from spl.api.authentication import Authenticator
@@ -25,6 +26,7 @@ from spl.backups import Backups
 from spl.daemon import Daemon
 from spl.home import Home
 from spl.logs import Recent
+from spl.metrics import Metrics
 from spl.transports.profiles import Profiles
 from spl.transports.starting import Transports
 from tests.api import described
@@ -285,8 +287,13 @@ async def serving(
         log = Recent()
         log.setFormatter(logging.Formatter('{"event":"%(message)s","level":"%(levelname)s"}'))
         home = Home.open(folder / "home", create=True)
-        daemon = Daemon(home, 0, here.kernel, "", transports, Backups(home, 0), began=time.monotonic())
-        engine = Engine(daemon.health, transports.workers, log)
+        daemon = Daemon(
+            home, 0, here.kernel, "", transports, Backups(home, 0), Groups(), began=time.monotonic()
+        )
+        metrics = Metrics(
+            here.kernel, here.store, transports, version="0.0.0", shape="same-user", layers=[LAYER["layer"]]
+        )
+        engine = Engine(daemon.health, transports.workers, log, metrics.exposition)
         api = OperatorApi(here.kernel, transports, profiles, authenticator, watching, engine)
         app = api.app(max_body_bytes=LIMIT)
         doors = worker_app(here.kernel.credentials, max_body_bytes=worker_limit)

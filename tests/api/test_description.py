@@ -54,6 +54,7 @@ ELSEWHERE = {
     errors.RunNotCompleted,
     errors.EscapeFailed,
     errors.EscapeUnfinished,
+    errors.StoreNewer,
     errors.NotVerified,
     errors.BackupFailed,
     # A worker's doors, on another socket.

@@ -4,7 +4,6 @@ import asyncio
 import contextlib
 import http.client
 import json
-import logging
 import os
 import resource
 import socket
@@ -20,7 +19,9 @@ import pytest
 from starlette.applications import Starlette
 from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.routing import Route
+from structlog.testing import capture_logs
 
+from spl.api import listener
 from spl.api.limits import body_limit
 from spl.api.listener import Listener, bind_tcp, bind_unix
 from spl.api.pace import AT_ONCE
@@ -374,8 +375,9 @@ def test_an_answer_that_is_read_after_its_connection_was_closed_leaves_no_word_i
             assert len(await reader.read()) == size
             writer.close()
 
-    serve(bind_unix(path, 0o600), talk, Starlette(routes=[Route("/{size}", large)]))
-    assert caplog.records == []
+    with capture_logs() as said:
+        serve(bind_unix(path, 0o600), talk, Starlette(routes=[Route("/{size}", large)]))
+    assert (caplog.records, said) == ([], [])
 
 
 LARGE = 8 << 20
@@ -540,13 +542,18 @@ def test_two_hundred_connections_leave_no_descriptor_behind(path: str) -> None:
     serve(bind_unix(path, 0o600), talk)
 
 
-def test_running_out_of_descriptors_delays_a_connection_and_ends_nothing(path: str) -> None:
+def test_running_out_of_descriptors_delays_a_connection_and_ends_nothing(
+    path: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     refused = asyncio.Event()
 
-    class Watch(logging.Handler):
-        def emit(self, record: logging.LogRecord) -> None:
-            if "no connection can be accepted" in record.getMessage():
-                refused.set()
+    class Watch:
+        def warning(self, event: str, **fields: str) -> None:
+            assert (event, fields) == (
+                "no connection can be accepted for now",
+                {"error": "Too many open files"},
+            )
+            refused.set()
 
     async def talk() -> None:
         client = socket.socket(socket.AF_UNIX)
@@ -568,13 +575,8 @@ def test_running_out_of_descriptors_delays_a_connection_and_ends_nothing(path: s
         assert (await answer(reader))[0] == 200
         writer.close()
 
-    watch = Watch()
-    log = logging.getLogger("spl.api.listener")
-    log.addHandler(watch)
-    try:
-        serve(bind_unix(path, 0o600), talk)
-    finally:
-        log.removeHandler(watch)
+    monkeypatch.setattr(listener, "_log", Watch())
+    serve(bind_unix(path, 0o600), talk)
 
 
 def request(length: int, *, chunked: bool, path: str = "/size") -> bytes:

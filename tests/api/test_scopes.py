@@ -7,7 +7,15 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import pytest
 
 from spl.kernel import names
-from spl.kernel.principals import ADMIN, CONFIG_WRITE, RECORDS_READ, RECORDS_WRITE, SCOPES, WORK_RUN
+from spl.kernel.principals import (
+    ADMIN,
+    CONFIG_WRITE,
+    METRICS_READ,
+    RECORDS_READ,
+    RECORDS_WRITE,
+    SCOPES,
+    WORK_RUN,
+)
 from tests.api.described import operations
 from tests.api.served import Served, serve
 from tests.kernel.instance import OPERATOR, TRANSPORT, says
@@ -67,6 +75,7 @@ ROWS = [
     Row("DELETE", "/v1/tokens/{id}", ADMIN),
     Row("GET", "/v1/profiles", CONFIG_WRITE),
     Row("GET", "/v1/profiles/{name}", CONFIG_WRITE),
+    Row("GET", "/metrics", METRICS_READ),
 ]
 ANYONES = {("GET", "/health"), ("GET", "/openapi.json"), ("GET", "/v1/engine/health")}
 STREAMS = {("GET", "/v1/watch"), ("GET", "/v1/threads/{thread}/watch"), ("GET", "/v1/engine/watch")}

@@ -50,13 +50,13 @@ def test_what_is_there_and_what_comes_is_told_once_and_in_order_whenever_one_beg
     tmp_path: Path, seed: int
 ) -> None:
     chance = random.Random(seed)
-    writers, each = 8, 60
+    writers, bursts = 8, 60
 
     async def talk(served: Served) -> None:
         first = served.watching.last
 
         async def writing(writer: int) -> None:
-            for number in range(each):
+            for number in range(bursts):
                 burst = [
                     note(chance.choice(("th_1", "th_2")), at=[writer, number, k])
                     for k in range(chance.randint(1, 5))

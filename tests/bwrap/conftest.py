@@ -28,6 +28,11 @@ class Daemon:
         self.uid = ORDINARY if shape == "same-user" and os.getuid() == 0 else os.getuid()
         self._process = start(copy, self.uid, "tests.bwrap.child", prefix=prefix)
 
+    @property
+    def pid(self) -> int:
+        """Its pid."""
+        return self._process.pid
+
     def play(
         self, name: str, *, module: str = "scenarios", home: bytes = b"home", **arguments: object
     ) -> Any:

@@ -20,6 +20,7 @@ from contextlib import ExitStack, suppress
 from typing import TYPE_CHECKING, Any
 from unittest.mock import patch
 
+from bwrap import cgroup
 from bwrap import launch as launching
 from bwrap.ledger import Ledger
 from spl.hardening import protect
@@ -44,6 +45,7 @@ def main(moment: str, seed: str, rounds: str, extra: str) -> None:
     ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
     chance = random.Random(int(seed))
     with Stage() as stage:
+        stage.ledger.groups = cgroup.take()  # what it is in is its daemons' too
         plan, image = stage.plan(extra=extra), stage.image(STUBBORN)
         calls = _calls(stage, plan, image) if moment == "chance" else 0
         told = []
@@ -105,7 +107,10 @@ def _left(stage: Stage) -> dict[str, Any]:
     with suppress(BlockingIOError):
         while True:
             stage.listener.accept()[0].close()
-    return {"left": 0 if by_itself else len(swept), "for_ever": not by_itself and not _all_end()}
+    place = stage.ledger.groups.place
+    groups = [each for each in os.listdir(place.folder) if each.startswith("worker-")] if place else []
+    left = 0 if by_itself else len(swept)
+    return {"left": left, "for_ever": not by_itself and not _all_end(), "groups": groups}
 
 
 def _all_end() -> bool:

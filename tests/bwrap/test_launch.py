@@ -5,6 +5,8 @@ import os
 import select
 import shutil
 import signal
+import sys
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
@@ -75,9 +77,12 @@ def test_what_proc_says_of_a_live_worker_is_what_is_promised(daemon: Daemon) -> 
     assert seen["under_home"] == ["/run/spl-worker.sock"]
     assert seen["secret_found"] == []
     assert seen["image_is_the_receipts"]
-    assert set(seen["root"]) <= {"bin", "lib", "lib64", "spl-worker.pyc", "tmp", "usr"}
+    # The interpreter is this one, wherever it lies.
+    beside = Path(sys.base_prefix).parts[1]
+    assert set(seen["root"]) <= {"bin", "lib", "lib64", "spl-worker.pyc", "tmp", "usr", beside}
     # Nothing of the daemon's: no project file, no package beyond the interpreter's own, no memory shared.
-    assert all(path.startswith(("/usr/bin/", "/usr/lib")) for path in seen["mapped"])
+    own = (f"{sys.base_prefix}/bin/", f"{sys.base_prefix}/lib/")
+    assert all(path.startswith(("/usr/bin/", "/usr/lib", *own)) for path in seen["mapped"])
     assert seen["uid_map"] == [str(seen["uid"])] * 2 + ["1"]
     assert status["Uid"] == [str(seen["uid"])] * 4
     if daemon.shape == "hosted":

@@ -14,7 +14,10 @@ import pytest
 from spl.errors import BackupFailed, HomeInUse, SettingsInvalid, StoreDamaged
 from spl.records.backup import listed
 from spl.records.examination import examine, look
+from spl.records.formats import FORMAT
 from tests.cli.conftest import COMMAND
+from tests.records.earlier import RECORDS as EARLIER
+from tests.records.earlier import lay
 from tests.records.logs import read, write
 
 if TYPE_CHECKING:
@@ -83,6 +86,7 @@ def test_a_backup_and_what_was_added_since_come_back(spl: Spl, served: Home) -> 
         "finished": False,
         "log": str(served.database),
         "backup": made["path"],
+        "format": FORMAT,
         "records": RECORDS,
         "salvaged": 0,
         "replaced": str(next(served.backups.glob("replaced-*"))),
@@ -91,6 +95,16 @@ def test_a_backup_and_what_was_added_since_come_back(spl: Spl, served: Home) -> 
         "passed_over": [],
     }
     assert read(served.database) == kept[:RECORDS]
+
+
+def test_a_backup_of_an_earlier_format_comes_back_as_it_is_and_is_said_to_go_forward(
+    spl: Spl, served: Home, tmp_path: Path
+) -> None:
+    lay(tmp_path / "earlier.db")
+    told = json.loads(spl("restore", str(tmp_path / "earlier.db"), "-o", "json").stdout)
+    assert (told["format"], told["records"]) == (1, EARLIER)
+    assert told["next_start"] == f"takes it to format {FORMAT}, after a backup"
+    assert look(str(served.database), served=True).format == 1
 
 
 def test_a_restore_that_was_broken_off_is_finished_by_the_next(spl: Spl, served: Home) -> None:

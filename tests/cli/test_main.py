@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 import os
+import platform
 import re
 import signal
 import subprocess
@@ -12,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import click
 import pytest
 
+from bwrap import host
 from spl import __version__, errors
 from spl.cli.main import COMMANDS, HEADINGS, commands
 from spl.cli.options import STREAMING
@@ -21,6 +23,8 @@ from tests.docs.calls import calls
 from tests.server import error
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from spl.home import Home
     from tests.cli.conftest import Spl
     from tests.server import Daemon, Request
@@ -151,7 +155,18 @@ def test_nothing_is_done_whose_answer_could_not_be_printed(environ: dict[str, st
 
 def test_the_version_is_printed_by_flag_and_by_command(spl: Spl) -> None:
     assert spl("--version").stdout == spl("version").stdout == f"spl {__version__}\n"
-    assert json.loads(spl("version", "-o", "json").stdout) == {"version": __version__}
+    said = json.loads(spl("version", "-o", "json").stdout)
+    assert (said["version"], said["python"]) == (__version__, platform.python_version())
+    assert said["libseccomp"] == host.find_libseccomp()
+    assert said["bubblewrap"] == host.find_bubblewrap(host.shape()).version
+    assert said.keys() == {"version", "python", "kernel", "machine", "shape", "bubblewrap", "libseccomp"}
+
+
+def test_what_a_version_stands_on_is_null_where_it_is_not_there(spl: Spl, tmp_path: Path) -> None:
+    # Before the packages: a wrapper of libseccomp that finds none.
+    (tmp_path / "pyseccomp.py").write_text("raise RuntimeError('no libseccomp')\n")
+    said = json.loads(spl("version", "-o", "json", PYTHONPATH=str(tmp_path)).stdout)
+    assert (said["version"], said["libseccomp"]) == (__version__, None)
 
 
 @pytest.mark.parametrize(

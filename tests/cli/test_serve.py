@@ -3,13 +3,14 @@ from __future__ import annotations
 import os
 import signal
 import stat
+import subprocess
 import sys
 from typing import TYPE_CHECKING
 
 import pytest
 
-from spl.cli import detached
-from spl.errors import DaemonUnreachable, HomeUnsafe, SettingsInvalid
+from spl.cli import detached, serve
+from spl.errors import DaemonStopping, DaemonUnreachable, HomeUnsafe, SettingsInvalid
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -66,6 +67,29 @@ def test_a_process_that_is_never_ready_is_stopped(log: Path) -> None:
         detached.start(python("signal.pause()"), log, seconds=0.1)
     pid = int(str(refused.value).partition("pid ")[2].partition(")")[0])
     assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == -signal.SIGTERM
+
+
+def test_an_interrupt_while_it_is_waited_for_stops_the_process_too(log: Path) -> None:
+    never = python("print(os.getpid(), file=sys.stderr, flush=True); signal.pause()")
+    waits = f"from pathlib import Path; detached.start({never!r}, Path({str(log)!r}), seconds=60)"
+    with subprocess.Popen(python(waits), stderr=subprocess.PIPE) as starting:
+        while not (log.exists() and log.read_text().endswith("\n")):
+            assert starting.poll() is None
+        pidfd = os.pidfd_open(int(log.read_text()))
+        starting.send_signal(signal.SIGINT)
+        assert starting.wait(30) == -signal.SIGINT
+    # Gone by then: whoever is asked about it does not wait.
+    with pytest.raises(ProcessLookupError):
+        signal.pidfd_send_signal(pidfd, 0)
+    os.close(pidfd)
+
+
+def test_a_daemon_in_the_background_that_is_told_to_stop_before_it_is_ready_says_so(
+    spl: Spl, home: Home, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(detached, "start", lambda *_, **__: detached.Started("", 0, "stopping"))
+    with pytest.raises(DaemonStopping, match="before it was ready"):
+        serve.serve.main(["--daemon", "--home", str(home.path)], standalone_mode=False)
 
 
 def test_a_log_that_is_a_symlink_is_not_written_to(log: Path, tmp_path: Path) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import re
 import select
@@ -75,7 +74,7 @@ class Daemon:
 
     def finish(self, thread: str) -> Json:
         """Wait until a run has ended, which the log says, and give its row."""
-        self.log.wait_for(rf'"run ended".*{thread}|{thread}.*"run ended"')
+        self.log.wait_for(rf"\brun ended\b.*{thread}")
         return self.request("GET", f"/v1/runs/{thread}")
 
     def bodies(self, thread: str, kind: str | None = None) -> list[Json]:
@@ -85,8 +84,11 @@ class Daemon:
 
     def worker_pid(self, thread: str) -> int:
         """Give the pid that the log names for a sandboxed run."""
-        line = self.log.wait_for(rf'{thread}.*"running sandboxed"|"running sandboxed".*{thread}')
-        return int(json.loads(line)["pid"])
+        line = self.log.wait_for(rf"\brunning sandboxed\b.*{thread}")
+        # In either form of the log.
+        found = re.search(r'\bpid(?:=|": )(\d+)', line)
+        assert found is not None
+        return int(found[1])
 
     def stop(self) -> int:
         """Stop it as an operator would; gives its exit status."""
@@ -221,7 +223,7 @@ class Shape:
         follower = threading.Thread(target=log.follow, args=(process.stderr,))
         follower.start()
         try:
-            lines = [process.stdout.readline() for _ in range(7)]
+            lines = [process.stdout.readline() for _ in range(8)]
             if not lines[-1]:
                 status = process.wait(SECONDS)
                 follower.join()
@@ -258,6 +260,15 @@ def wait_until_gone(pid: int, pidfd: int | None = None) -> None:
     finally:
         if pidfd is None:
             os.close(opened)
+
+
+def held(process: subprocess.Popen[str]) -> set[str]:
+    """Give what a process has open, as /proc names it (proc(5))."""
+    found = set()
+    for name in os.listdir(f"/proc/{process.pid}/fd"):
+        with contextlib.suppress(FileNotFoundError):
+            found.add(os.readlink(f"/proc/{process.pid}/fd/{name}"))
+    return found
 
 
 def ask_raw(path: str, request: bytes) -> bytes:

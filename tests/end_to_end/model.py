@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from tests.end_to_end.daemon import SECONDS
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
     from contextlib import AbstractContextManager
     from pathlib import Path
 
@@ -57,10 +58,13 @@ class Model:
         """Listen no more."""
         self._socket.close()
 
-    def daemon(self, shape: Shape, home: Path, **environment: str) -> AbstractContextManager[Daemon]:
-        """Run a daemon whose model this is."""
+    def daemon(
+        self, shape: Shape, home: Path, *, prefix: Sequence[str] = (), **environment: str
+    ) -> AbstractContextManager[Daemon]:
+        """Run a daemon whose model this is; when it stops, nobody answers any more, and its runs wait for nobody."""
         played = replace(shape, program="tests.end_to_end.played")
-        return played.daemon(home, "--provider", f"script:{self._path}", **environment)
+        given = {"SPL_DRAIN_SECONDS": "0", **environment}
+        return played.daemon(home, "--provider", f"script:{self._path}", prefix=prefix, **given)
 
     def asked(self) -> Asked:
         """Wait for the next model call."""

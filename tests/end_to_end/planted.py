@@ -39,10 +39,10 @@ _READ = (
 
 
 class Planted:
-    """A key, made for one test."""
+    """A key, made for one test unless one is given that was made elsewhere."""
 
-    def __init__(self) -> None:
-        self.key = f"sk-{secrets.token_urlsafe(36)}"
+    def __init__(self, key: str | None = None) -> None:
+        self.key = f"sk-{secrets.token_urlsafe(36)}" if key is None else key
         self.since = time.time() - 1
         whole = self.key.encode()
         self._forms = {
@@ -119,6 +119,34 @@ def files(folder: Path | str, *, since: float = 0, but: Path | None = None) -> P
                     with open(whole, "rb") as file:
                         found[whole] = os.fsencode(whole) + file.read()
     return found
+
+
+def looked_into(daemon: Daemon, threads: list[str]) -> Pieces:
+    """Give all that there is to be seen of a daemon that lives, but for its secrets."""
+    home = daemon.home
+    pieces = {
+        **processes(),
+        **files(home, but=home / "secrets"),
+        **files("/run/spl"),
+        **answers(daemon, threads),
+        "the log": "".join(daemon.log.lines).encode(),
+        "the announcement": daemon.announcement.encode(),
+    }
+    assert {f"{home}/hub.db", f"{home}/hub.db-wal", f"/proc/{daemon.process.pid}/environ"} <= set(pieces)
+    return pieces
+
+
+def left_by(daemon: Daemon, since: float) -> Pieces:
+    """End a daemon and give all that it has left since a time, but for its secrets."""
+    home = daemon.home
+    assert daemon.stop() == 0
+    assert daemon.process.stdout is not None
+    return {
+        **files(home, but=home / "secrets"),
+        **files("/tmp", since=since, but=home / "secrets"),
+        "the log": "".join(daemon.log.lines).encode(),
+        "the output": daemon.process.stdout.read().encode(),
+    }
 
 
 def answers(daemon: Daemon, threads: Iterable[str]) -> Pieces:

@@ -6,17 +6,20 @@ import contextlib
 import fcntl
 import json
 import os
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 
 from spl.errors import StoreDamaged
 from spl.records.backup import listed
+from spl.records.formats import FORMAT
+from spl.records.schema import format_of
 from tests.end_to_end.daemon import Shape, wait_until_gone
+from tests.records.earlier import RECORDS, lay, rows
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from pathlib import Path
 
     from tests.end_to_end.daemon import Daemon, Json
 
@@ -70,6 +73,42 @@ def test_a_damaged_log_is_refused_and_comes_back_with_all_that_was_acknowledged(
     with shape.daemon(home) as daemon:
         assert records(daemon) == acknowledged
         note(daemon, "one more")
+
+
+@pytest.mark.claim("M5")
+@pytest.mark.one_shape
+def test_a_home_of_an_earlier_release_is_served_with_its_runs_and_keeps_the_way_back(
+    shape: Shape, home: Path
+) -> None:
+    assert shape.run("init", "--home", str(home)).returncode == 0
+    lay(home / "hub.db")
+    for name in ("hub.db", "hub.db-mark"):
+        os.chown(home / name, shape.uid, shape.uid)
+    kept = rows(home / "hub.db")
+    with held(home / "backups"):
+        begun = shape.begin("serve", "--home", str(home), "--port", "0")
+        assert begun.stderr is not None
+        assert "the log is of an earlier format" in begun.stderr.readline()
+        begun.terminate()
+        begun.communicate(timeout=30)
+        # It is told to stop while it waits for the folder of backups, and has changed nothing.
+        assert (begun.returncode, format_of(str(home / "hub.db")), listed(home / "backups")) == (0, 1, [])
+    with shape.daemon(home, SPL_BACKUPS_KEPT="1") as daemon:
+        # Of a run that was broken off it wrote the outcome: the backup at its start is another one.
+        made = json.loads(daemon.log.wait_for('"made a backup"'))
+        line = json.loads(daemon.log.wait_for("was taken to this format"))
+        assert (line["format"], line["records"]) == (FORMAT, RECORDS)
+        assert {backup.path for backup in listed(home / "backups")} == {
+            Path(made["path"]),
+            Path(line["path"]),
+        }
+        runs = daemon.request("GET", "/v1/runs")["data"]
+        assert sorted(run["outcome"] for run in runs) == ["cancelled", "completed", "completed", "failed"]
+        assert [record["id"] for record in records(daemon)[:RECORDS]] == [row[1].hex() for row in kept]
+        assert daemon.stop() == 0
+    assert rows(Path(line["path"])) == kept
+    verified = shape.run("verify", line["path"], "-o", "json")
+    assert (verified.returncode, json.loads(verified.stdout)["records"]) == (0, RECORDS)
 
 
 @contextlib.contextmanager

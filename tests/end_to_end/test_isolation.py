@@ -39,7 +39,8 @@ def status(pid: int, field: str) -> list[str]:
 def live_worker(shape: Shape, home: Path, **given: Any) -> Iterator[tuple[Daemon, str, int]]:
     """A sandboxed run that goes on, its worker held still while it is looked at; its daemon is given what is given."""
     provider = scripts.write(home.parent / "script", *scripts.endless())
-    with shape.daemon(home, "--provider", provider, **given) as daemon:
+    # Held still, it comes to no step when the daemon stops.
+    with shape.daemon(home, "--provider", provider, **{"SPL_DRAIN_SECONDS": "0", **given}) as daemon:
         daemon.set_transport("sandboxed")
         thread = daemon.start("Go on.")["thread"]
         pid = daemon.worker_pid(thread)

@@ -26,13 +26,13 @@ from tests.end_to_end.counterparts import (
     put,
     relayed,
 )
-from tests.end_to_end.planted import Pieces, Planted, answers, files, memory, processes
+from tests.end_to_end.planted import Planted, left_by, looked_into, memory, processes
 from tests.end_to_end.test_protection import monitor_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from tests.end_to_end.daemon import Daemon, Shape
+    from tests.end_to_end.daemon import Shape
 
 PRICES = {api.model: Price("1", "5") for api in (OPENAI, ANTHROPIC)}
 GOAL = "Take a note and be done"
@@ -52,34 +52,6 @@ def upstream() -> Iterator[int]:
     """Give the port of a fakellm that has every run take a note."""
     with tempfile.TemporaryDirectory() as folder, fakellm(Path(folder), RULES) as port:
         yield port
-
-
-def looked_into(daemon: Daemon, threads: list[str]) -> Pieces:
-    """Give all that there is to be seen of a daemon that lives, but for its secrets."""
-    home = daemon.home
-    pieces = {
-        **processes(),
-        **files(home, but=home / "secrets"),
-        **files("/run/spl"),
-        **answers(daemon, threads),
-        "the log": "".join(daemon.log.lines).encode(),
-        "the announcement": daemon.announcement.encode(),
-    }
-    assert {f"{home}/hub.db", f"{home}/hub.db-wal", f"/proc/{daemon.process.pid}/environ"} <= set(pieces)
-    return pieces
-
-
-def left_by(daemon: Daemon, since: float) -> Pieces:
-    """End a daemon and give all that it has left since a time, but for its secrets."""
-    home = daemon.home
-    assert daemon.stop() == 0
-    assert daemon.process.stdout is not None
-    return {
-        **files(home, but=home / "secrets"),
-        **files("/tmp", since=since, but=home / "secrets"),
-        "the log": "".join(daemon.log.lines).encode(),
-        "the output": daemon.process.stdout.read().encode(),
-    }
 
 
 @pytest.mark.claim("B4")

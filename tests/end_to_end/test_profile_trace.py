@@ -148,15 +148,16 @@ def test_a_command_that_a_signal_ends_is_traced_to_that_end(hosted: Shape, home:
     ],
 )
 def test_however_a_trace_is_ended_nothing_of_its_free_run_goes_on(
-    hosted: Shape, home: Path, number: signal.Signals, status: int
+    hosted: Shape, home: Path, tmp_path: Path, number: signal.Signals, status: int
 ) -> None:
     source = (
         "import os, signal\nif os.fork() == 0: os.setsid()\nprint(os.getpid(), flush=True)\nsignal.pause()\n"
     )
-    before = set(os.listdir("/tmp"))
+    scratch = tmp_path / "scratch"
+    scratch.mkdir()
     with subprocess.Popen(
         hosted.spl("profile", "trace", "--home", str(home), "--", PYTHON, "-I", "-S", "-c", source),
-        env=dict(hosted.environment), cwd="/", stdin=subprocess.DEVNULL,
+        env={**hosted.environment, "TMPDIR": str(scratch)}, cwd="/", stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
     ) as process:  # fmt: skip
         assert process.stdout is not None
@@ -176,7 +177,7 @@ def test_however_a_trace_is_ended_nothing_of_its_free_run_goes_on(
                 os.close(pidfd)
         # strace cannot say that nobody reads its trace when this is killed and it is not.
         assert number == signal.SIGKILL or process.stderr.read().strip() == UNCONFINED
-    assert {name for name in set(os.listdir("/tmp")) - before if name.startswith("spl-")} == set()
+    assert list(scratch.iterdir()) == []
 
 
 UNTRACED = """

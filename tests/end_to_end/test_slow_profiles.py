@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from spl.errors import DaemonUnreachable, StoreUnavailable
+from spl.errors import DaemonStopping
 from tests.end_to_end.daemon import SECONDS
 
 if TYPE_CHECKING:
@@ -71,7 +71,7 @@ def test_while_one_profile_is_judged_health_and_the_starts_of_another_go_on_and_
         answers: list[Exception] = []
 
         def start() -> None:
-            with pytest.raises((StoreUnavailable, DaemonUnreachable)) as error:
+            with pytest.raises(DaemonStopping) as error:
                 daemon.start()
             answers.append(error.value)
 

@@ -19,6 +19,7 @@ from hypothesis import strategies as st
 from spl.errors import ModelUnpriced, ProviderFailed, StoreUnavailable
 from spl.inference.apart import LONG
 from spl.inference.broker import (
+    BROKEN_OFF,
     CALLS_MOST,
     ID_LIMIT,
     OUTPUT_MOST,
@@ -407,9 +408,36 @@ def test_an_error_of_our_own_passes_unchanged() -> None:
         infer(PaidProvider(StoreUnavailable("as it was")))
 
 
+@pytest.mark.parametrize(
+    ("outcome", "code"),
+    [
+        (REPLY, None),
+        (replace(REPLY, calls=(Call("", "x", {}),)), "PROVIDER_FAILED"),
+        (Unanswered("the provider 'paid' answered 500", unpaid=True), "PROVIDER_FAILED"),
+        (ConnectionError(), "PROVIDER_FAILED"),
+        (StoreUnavailable("of our own"), "STORE_UNAVAILABLE"),
+    ],
+)
+def test_each_call_is_told_with_what_it_cost_and_took_and_the_code_it_failed_with(
+    outcome: Reply | Exception, code: str | None
+) -> None:
+    broker, purse = Broker(PaidProvider(outcome)), Purse("1")
+    told: list[tuple[Decimal, Usage, str | None]] = []
+    broker.called = lambda seconds, *rest: told.append(rest) if seconds >= 0 else None
+
+    with contextlib.suppress(ProviderFailed, StoreUnavailable):
+        asyncio.run(broker.infer(REQUEST, purse))
+
+    assert told == [(cost, usage, code) for _, cost, usage in purse.settled]
+    with pytest.raises(BudgetExhausted):
+        asyncio.run(broker.infer(REQUEST, Purse("0")))
+    assert len(told) == 1, "what is not asked for is no call"
+
+
 @pytest.mark.claim("B2")
 def test_a_call_that_is_broken_off_stays_so_and_costs_the_most_it_can_have() -> None:
     purse = Purse()
+    told: list[str | None] = []
 
     async def cancel() -> None:
         asked = asyncio.Event()
@@ -420,7 +448,9 @@ def test_a_call_that_is_broken_off_stays_so_and_costs_the_most_it_can_have() -> 
                 await asyncio.Event().wait()
                 return REPLY
 
-        task = asyncio.create_task(Broker(Waiting()).infer(REQUEST, purse))
+        broker = Broker(Waiting())
+        broker.called = lambda *said: told.append(said[-1])
+        task = asyncio.create_task(broker.infer(REQUEST, purse))
         await asked.wait()
         task.cancel()
         await task
@@ -428,6 +458,7 @@ def test_a_call_that_is_broken_off_stays_so_and_costs_the_most_it_can_have() -> 
     with pytest.raises(asyncio.CancelledError):
         asyncio.run(cancel())
     assert [(cost, usage) for _, cost, usage in purse.settled] == [(purse.reserved[0], Usage())]
+    assert told == [BROKEN_OFF]
 
 
 def test_a_reply_goes_over_the_wire_as_the_infer_door_answers_it() -> None:

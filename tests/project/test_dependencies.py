@@ -27,6 +27,7 @@ def pyproject_names(*, of: str) -> set[str]:
         "runtime": pyproject["project"]["dependencies"],
         "bwrap": pyproject["project"]["optional-dependencies"]["bwrap"],
         "dev": pyproject["dependency-groups"]["dev"],
+        "pipx": pyproject["dependency-groups"]["pipx"],
         "build": pyproject["build-system"]["requires"],
     }[of]
     return {re.split(r"[^A-Za-z0-9._-]", requirement, maxsplit=1)[0] for requirement in requirements}
@@ -48,7 +49,7 @@ def test_every_pin_carries_hashes_and_nothing_says_where_to_download_it(path: Pa
         assert re.fullmatch(r"\S+( ;[^;]*?)?(\s+--hash=sha256:[0-9a-f]{64})+", rest.rstrip()), name
 
 
-@pytest.mark.parametrize("kind", ["runtime", "dev", "build", "bwrap"])
+@pytest.mark.parametrize("kind", ["runtime", "dev", "build", "bwrap", "pipx"])
 def test_every_dependency_is_pinned(kind: str) -> None:
     assert pyproject_names(of=kind) <= set(pins(ROOT / "requirements" / f"{kind}.txt"))
 
@@ -65,7 +66,7 @@ def test_the_installed_packages_meet_the_ranges_that_the_project_asks_for() -> N
     assert check.returncode == 0, check.stdout
 
 
-@pytest.mark.parametrize("kind", ["runtime", "dev", "build", "bwrap"])
+@pytest.mark.parametrize("kind", ["runtime", "dev", "build", "bwrap", "pipx"])
 def test_every_dependency_has_its_reason_in_a_row(kind: str) -> None:
     page = (ROOT / "docs" / "dependencies.md").read_text(encoding="utf-8")
     reasons = dict(re.findall(r"^\| `([^`]+)` \| (\S[^|]*) \|$", page, flags=re.MULTILINE))

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from spl.kernel import config, tiers
+from spl.kernel.members import MEMBER_SCOPES
 from spl.settings import Settings, load
 from tests.claims import ROOT
 from tests.commands_page import documented, leaves
@@ -52,6 +53,12 @@ def test_the_example_of_a_configuration_file_is_one(tmp_path: Path) -> None:
 def test_every_topic_of_the_configuration_is_documented(topic: str) -> None:
     page = (ROOT / "docs" / "settings.md").read_text(encoding="utf-8")
     assert f"\n| `{topic}` | `" in page
+
+
+@pytest.mark.parametrize("page", ["api.md", "commands.md", "judgment.md"])
+def test_every_scope_that_a_member_can_be_given_is_named_where_that_is_told(page: str) -> None:
+    text = (ROOT / "docs" / page).read_text(encoding="utf-8")
+    assert [scope for scope in MEMBER_SCOPES if scope not in text] == []
 
 
 def test_every_ceiling_of_a_tier_is_documented() -> None:

@@ -7,10 +7,8 @@ import fcntl
 import hashlib
 import os
 import shutil
-import signal
 import sqlite3
 import stat
-import sys
 import threading
 from contextlib import closing
 from typing import TYPE_CHECKING
@@ -19,12 +17,13 @@ import pytest
 
 from spl.errors import BackupFailed, SplError, StoreDamaged, StoreUnavailable
 from spl.records.backup import listed, make, prune, require_room, timestamp
-from spl.records.examination import examine, look, unfinished
+from spl.records.examination import Found, examine, look, unfinished
+from spl.records.formats import FORMAT
 from spl.records.mark import mark_of, read_mark
 from spl.records.restore import begin_anew, finish, restore
-from spl.records.schema import FORMAT
 from tests.full import full
 from tests.records.contract import draft
+from tests.records.killed import killed_at
 from tests.records.logs import opened, read, write
 
 if TYPE_CHECKING:
@@ -135,6 +134,8 @@ CHANGES = {
     "DROP TRIGGER records_are_not_updated": "its trigger 'records_are_not_updated' is missing",
     "CREATE TRIGGER more AFTER INSERT ON records BEGIN SELECT 1; END": "its trigger 'more' is none of a log's",
     "CREATE VIEW more AS SELECT 1": "its view 'more' is none of a log's",
+    "CREATE INDEX more ON records (data_type)": "its index 'more' is none of a log's",
+    "DROP INDEX records_owner": "its index 'records_owner' is missing",
 }
 
 
@@ -156,13 +157,6 @@ def test_no_backup_is_made_of_a_log_that_is_not_whole(log: Path, folder: Path, s
         make(log, folder)
     assert str(log) in error.value.message
     assert names(folder) == []
-
-
-def test_a_log_of_an_earlier_or_a_later_release_is_backed_up_as_it_is(log: Path, folder: Path) -> None:
-    sql(log, "DROP INDEX records_owner")
-    assert make(log, folder).records == RECORDS
-    sql(log, "CREATE INDEX of_a_later_release ON records (data_type)")
-    assert make(log, folder).records == RECORDS
 
 
 def test_only_the_oldest_of_ours_are_removed(log: Path, folder: Path) -> None:
@@ -314,7 +308,7 @@ def _others(path: Path) -> None:
         (lambda path: path.mkdir(), "not a regular file"),
         (lambda path: path.touch(), "some other program's database"),
         (lambda path: path.write_text("a text" * 1000), "not a database"),
-        (_later, "its format is 2"),
+        (_later, f"of format {FORMAT + 1}, which a later release"),
         (_others, "some other program's database"),
     ],
 )
@@ -341,7 +335,7 @@ def test_an_empty_log_is_put_in_place_on_purpose_alone(log: Path, folder: Path) 
     assert (done.records, done.held, done.acknowledged) == (0, RECORDS, RECORDS)
     assert done.replaced is not None
     assert examine(str(done.replaced / "hub.db"), "it") == RECORDS
-    assert look(str(log), served=True) == (0, 0)
+    assert look(str(log), served=True) == Found(0, 0)
     assert read(log) == []
     write(log, 1)
 
@@ -403,37 +397,6 @@ def test_a_mark_goes_with_its_log_whatever_is_there_in_its_place(log: Path, fold
 
 
 # --- killed at any moment ---
-
-
-EVENTS = {"os.rename", "os.mkdir", "os.rmdir", "os.remove", "os.link", "sqlite3.connect"}
-
-
-def killed_at(moment: int, work: Callable[[], object]) -> bool:
-    """Do something in a child that is killed as it asks the system for something on a file the nth time.
-
-    Gives whether it came to its end before.
-    """
-    child = os.fork()
-    if child == 0:
-        left = moment
-
-        def hook(event: str, args: object) -> None:
-            nonlocal left
-            if event in EVENTS:
-                left -= 1
-                if left == 0:
-                    os.kill(os.getpid(), signal.SIGKILL)
-
-        try:
-            sys.addaudithook(hook)
-            work()
-            os._exit(0)
-        finally:
-            os._exit(1)
-    _, status = os.waitpid(child, 0)
-    code = os.waitstatus_to_exitcode(status)
-    assert code in (0, -signal.SIGKILL)
-    return code == 0
 
 
 @pytest.mark.claim("M5")

@@ -18,7 +18,7 @@ import pytest
 
 from spl.errors import SplError, StoreDamaged, StoreUnavailable
 from spl.records.backup import Backup
-from spl.records.examination import examine, look
+from spl.records.examination import Found, examine, look
 from spl.records.mark import mark_of, read_mark
 from spl.records.sqlite import SqliteStore
 from tests.records.contract import draft, texts
@@ -171,7 +171,7 @@ def test_a_log_that_must_be_there_and_is_not_is_no_new_one(tmp_path: Path) -> No
         with pytest.raises(StoreDamaged) as error:
             look(str(path), served=True)
         assert "init --new-log" in str(error.value.fields["remedy"])
-    assert look(str(path)) == (0, 0)
+    assert look(str(path)) == Found(0, 0)
 
 
 @pytest.mark.parametrize("make", [lambda path: path.symlink_to("elsewhere"), lambda path: path.mkdir()])
@@ -220,7 +220,7 @@ def test_a_log_whose_writer_was_killed_is_whole_and_says_what_was_left(unclosed:
             assert store.found.records == await store.count() == RECORDS + 40
             assert store.found.unfolded > 40 * 4096
         async with opened(unclosed) as store:
-            assert store.found == (RECORDS + 40, 0)
+            assert store.found == Found(RECORDS + 40, 0)
 
     asyncio.run(run())
 
@@ -354,9 +354,9 @@ def test_damage_that_was_met_while_records_were_written_is_said_after_they_are_a
         async with opened(log) as store:
             deliver = store._writer._deliver
 
-            def met(outcomes: list[tuple[Append, Outcome]]) -> None:
+            def met(outcomes: list[tuple[Append, Outcome]], seconds: float) -> None:
                 store._call_in_loop(store._refuse, StoreDamaged("it is damaged"))
-                deliver(outcomes)
+                deliver(outcomes, seconds)
 
             monkeypatch.setattr(store._writer, "_deliver", met)
             assert (await store.append([draft("before")]))[0].created

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from spl.errors import InvalidBody
-from spl.records import conditions, queries, rows, schema
+from spl.records import conditions, formats, queries, rows
 from spl.records.filter import (
     LONGEST_PATTERN,
     MOST_FITTED,
@@ -205,7 +205,7 @@ sorts = st.dictionaries(names, st.sampled_from((1, -1)), max_size=2)
 def written(drafts_: list[Draft]) -> tuple[list[Record], sqlite3.Connection]:
     """Give drafts as records, and a log in memory that holds them."""
     connection = sqlite3.connect(":memory:")
-    for (part, _), sql in schema.tables().items():
+    for (part, _), sql in formats.tables().items():
         if part != "trigger":
             connection.execute(sql)
     insert = f"INSERT INTO records ({rows.COLUMNS}, ordinal) VALUES ({', '.join('?' * 12)})"

@@ -14,8 +14,9 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from spl.errors import IngestFailed, StoreUnavailable
+from spl.records.formats import FORMAT
 from spl.records.queries import openings, selection
-from spl.records.schema import APPLICATION_ID, FORMAT
+from spl.records.schema import APPLICATION_ID
 from spl.records.sqlite import SqliteStore
 from tests.records.contract import (
     CLOSING,
@@ -25,7 +26,6 @@ from tests.records.contract import (
     draft,
     in_store,
     of_kind,
-    run_of,
     texts,
 )
 
@@ -432,13 +432,6 @@ def test_a_log_is_known_by_its_application_id_and_format(path: Path, make_store:
         assert connection.execute("PRAGMA user_version").fetchone() == (FORMAT,)
 
 
-def test_a_log_of_a_later_release_is_not_opened(path: Path, make_store: MakeStore) -> None:
-    in_store(make_store, write_two)
-    with connect(path) as connection:
-        connection.execute(f"PRAGMA user_version = {FORMAT + 1}")
-    assert f"its format is {FORMAT + 1}" in refused(path)
-
-
 def test_another_programs_database_is_not_opened_and_not_touched(path: Path) -> None:
     with connect(path) as connection:
         connection.execute("CREATE TABLE theirs (a)")
@@ -539,25 +532,6 @@ def test_counting_and_listing_threads_and_openings_never_scan_the_log(
         found = plan(path, query, values)
         assert "SCAN" not in found, found
         assert "TEMP B-TREE" not in found, found
-
-
-def test_a_log_from_before_threads_had_owners_is_taken_over_in_the_format_it_has(
-    path: Path, make_store: MakeStore
-) -> None:
-    async def write(store: Store) -> None:
-        await store.append([run_of("did:a:ana", thread="th_1"), draft(thread="th_2", actor="did:a:bo")])
-
-    async def read(store: Store) -> list[str]:
-        return [row.thread for row in await store.threads(owner="did:a:ana")]
-
-    in_store(make_store, write)
-    with connect(path) as connection:
-        connection.execute("DROP INDEX records_owner")
-    assert in_store(make_store, read) == ["th_1"]
-    with connect(path) as connection:
-        assert connection.execute("PRAGMA user_version").fetchone() == (FORMAT,)
-    mine = openings("did:a:ana")
-    assert "records_owner" in plan(path, mine[0], [*mine[1], 0, 100])
 
 
 def test_a_refused_append_leaves_no_hole_for_the_count(make_store: MakeStore) -> None:

@@ -88,6 +88,16 @@ class Service:
         entries = [each for each in map(json.loads, lines) if str(each["MESSAGE"]).startswith("{")]
         return [{**json.loads(each["MESSAGE"]), "priority": each["PRIORITY"]} for each in entries]
 
+    def said(self, event: str, thread: str | None = None) -> Json:
+        """Give the last line of its log about an event, of this thread if named."""
+        lines = [each for each in self.journal() if (each["event"], each.get("thread")) == (event, thread)]
+        return lines[-1]
+
+    def cgroup(self, pid: object) -> str:
+        """Give the cgroup of a process, below the machine's own."""
+        lines = self.machine.run("cat", f"/proc/{pid}/cgroup").stdout.splitlines()
+        return next(line.removeprefix("0::") for line in lines if line.startswith("0::"))
+
     @contextlib.contextmanager
     def until(self, part: str) -> Iterator[None]:
         """Wait, once what is inside is done, until the journal has a line of the unit's with this in it."""
@@ -153,6 +163,8 @@ def test_it_is_started_once_it_answers_and_says_how_it_goes(service: Service) ->
 
     assert health["isolation"]["shape"] == ("hosted" if service.user == "root" else "same-user")
     assert "refused" not in health["isolation"]
+    cgroup = health["isolation"]["cgroup"]
+    assert (cgroup["delegated"], cgroup["kill"]) == (True, True)
     assert (service.shows("StatusText"), service.shows("ActiveState")) == ("serving, 0 runs", "active")
 
 
@@ -181,14 +193,19 @@ def test_so_is_one_with_a_proc_of_its_own_and_the_backup_at_the_start_is_made(se
 
 @pytest.mark.one_shape
 def test_its_log_is_in_the_journal_as_json(service: Service) -> None:
-    events = {line["event"] for line in service.journal()}
-    assert {"the log is open", "running sandboxed", "run ended"} <= events
+    levels = {line["event"]: (line["level"], line["priority"]) for line in service.journal()}
+    assert {"the log is open", "running sandboxed", "run ended"} <= levels.keys()
+    assert set(levels.values()) <= {("info", "6"), ("warning", "4"), ("error", "3")}
     assert "running sandboxed" in service.sh(block("journalctl"))
 
 
 @pytest.mark.one_shape
 def test_one_that_hangs_is_killed_by_the_watchdog_and_started_again(endless: Service) -> None:
     thread = endless.spl("run", "--detach", "Go on.")["thread"]
+    pid = endless.said("running sandboxed", thread)["pid"]
+    of_worker, of_daemon = (endless.cgroup(each) for each in (pid, endless.shows("MainPID")))
+    assert of_worker != of_daemon == f"/system.slice/{UNIT}/daemon"
+    assert of_worker.startswith(f"/system.slice/{UNIT}/")
 
     with endless.until("Watchdog timeout"), endless.until("Started spl-serve.service"):
         endless.machine.run("systemctl", "kill", "--kill-whom=main", "--signal=STOP", UNIT)
@@ -217,7 +234,8 @@ def test_it_stops_with_its_runs_told_and_leaves_nothing(endless: Service) -> Non
     endless.machine.run("systemctl", "stop", UNIT)
 
     assert (endless.shows("Result"), endless.shows("ExecMainStatus")) == ("success", "0")
-    assert ("run ended", thread) in [(line["event"], line.get("thread")) for line in endless.journal()]
+    assert endless.said("draining")["runs"] == 1
+    assert endless.said("run ended", thread)["clean"]
     left = endless.machine.run("sh", "-c", f"ls -d {CGROUP} /run/spl/*/*.sock; pgrep -a bwrap", check=False)
     assert left.stdout == ""
 

@@ -12,15 +12,17 @@ import pytest
 
 from bwrap import host as hosts
 from bwrap import uids
+from bwrap.confined import Confined
 from bwrap.host import Shape
 from spl.client import Client
 from spl.daemon import assemble
-from spl.errors import AdmissionCeiling, RunFinished
+from spl.errors import AdmissionCeiling, DaemonStopping, RunFinished
 from spl.kernel import names
 from spl.kernel.opening import mark
-from spl.kernel.outcome import Ending
+from spl.kernel.outcome import STOPPED, Ending
 from spl.kernel.terms import Start
 from spl.settings import load
+from spl.transports.starting import Room
 from tests.end_to_end import scripts
 from tests.kernel.instance import (
     ADMINISTRATOR,
@@ -138,6 +140,56 @@ async def stopped(tmp_path: Path, patch: Patch, during: str) -> None:
         assert here.kernel.usage.refusals(MEMBER, here.kernel.tier_of(MEMBER)) == []
         with pytest.raises(RunFinished):
             await here.kernel.stop(ADMINISTRATOR, thread)
+
+
+# --- drains ---
+
+
+async def drained(tmp_path: Path, patch: Patch) -> None:
+    """Drain while one worker waits for its model, another is being made, and none may be started."""
+    provider = Gated(replies_of(tmp_path, NOTE))
+    async with sandboxing(tmp_path, provider=provider) as (here, sandbox, transports):
+        await here.give(MEMBER, "paid")
+        drains = list[asyncio.Task[None]]()
+        run = await transports.start(ADMINISTRATOR, THEIRS)
+        await provider.asked.wait()
+
+        async def stopping() -> None:
+            await transports.drain(SECONDS, asyncio.Event())
+
+        # Confirmed, and with no run yet, when the daemon is told to stop.
+        made = keeping(sandbox, patch, lambda _: drains.append(asyncio.create_task(stopping())))
+        look_again = Confined.look_again
+
+        def late(confined: Confined) -> None:
+            transports._stopped.set()
+            look_again(confined)
+
+        patch.setattr(Confined, "look_again", late)
+        with pytest.raises(DaemonStopping):
+            await transports.start(ADMINISTRATOR, THEIRS)
+        assert not made[0].confined.alive
+        assert run.terms.thread in here.kernel.live
+        provider.released.set()
+        await drains[0]
+        records = await here.on(run.terms.thread)
+        outcome = records[-1].body
+        # By itself, and long before its time was up.
+        assert (outcome["outcome"], outcome["exit"]) == ("failed", {"code": 0})
+        assert outcome["summary"] == STOPPED.summary
+        verdicts = [record.body for record in records if record.kind == names.TOOL_VERDICT]
+        assert [(each["decision"], each["layer"]) for each in verdicts] == [("stop", "stop")]
+        assert chained(records)
+        assert len(await here.store.select(kind=names.LOOP)) == 1
+        gone(made[0])
+        assert all_free(here)
+        # Of a profile that nobody has asked for, nothing is looked up any more.
+        sandbox.plans.stop()
+        assert (await transports.room("worker")).capacity == 2
+        assert await transports.room("strict") == Room(0, 0, 0)
+        await here.say(topic="work_loop_profile", profile="strict")
+        said = await transports.preview(ADMINISTRATOR, THEIRS)
+        assert [each["code"] for each in said["refusals"]] == ["DAEMON_STOPPING"]
 
 
 # --- previews ---

@@ -25,6 +25,12 @@ def test_a_stopped_run_is_cancelled_and_nothing_of_its_worker_is_left(play: Play
     play("stopped", during=during)
 
 
+def test_runs_leave_at_their_next_step_when_the_daemon_stops_and_a_worker_without_one_goes(
+    play: Play,
+) -> None:
+    play("drained")
+
+
 @pytest.mark.claim("T5", "A2")
 def test_a_preview_names_what_a_start_would_meet_and_takes_no_slot_and_makes_no_worker(play: Play) -> None:
     play("previewed")

@@ -16,7 +16,7 @@ from bwrap import host as hosts
 from bwrap.errors import LayerError
 from bwrap.library import Library
 from bwrap.plan import Places
-from spl.errors import NotFound, ProfileBelowFloor, ProfileInvalid, StoreUnavailable
+from spl.errors import DaemonStopping, NotFound, ProfileBelowFloor, ProfileInvalid
 from spl.transports.plans import Plans
 from spl.transports.profiles import Profiles
 
@@ -292,9 +292,9 @@ def test_once_the_daemon_stops_nobody_waits_for_a_plan_any_more(
         await asyncio.to_thread(begun.wait, SECONDS)
         plans.stop()
         for each in waiting:
-            with pytest.raises(StoreUnavailable, match="stopping"):
+            with pytest.raises(DaemonStopping, match="stopping"):
                 await each
-        with pytest.raises(StoreUnavailable, match="stopping"):
+        with pytest.raises(DaemonStopping, match="stopping"):
             await plans.plan("worker")
         end.set()
 

@@ -26,6 +26,7 @@ DEAD = "DAEMON_UNREACHABLE"
 UNWRITTEN = "STORE_UNAVAILABLE"
 DAMAGED = "STORE_DAMAGED"
 UNCONFINED = "ISOLATION_UNAVAILABLE"
+ENDING = "DAEMON_STOPPING"
 
 
 @dataclass
@@ -283,13 +284,15 @@ FAULTS: dict[str, Fault] = {
     "killed": Fault(_kill, frozenset({DEAD}), dies=True),
     "killed at an answer": Fault(_kill_at_an_answer, frozenset({DEAD}), dies=True),
     "killed while it was stopped": Fault(_kill_stopped, frozenset({DEAD}), dies=True),
-    "killed while it ended": Fault(_kill_while_it_stops, frozenset({DEAD, UNWRITTEN}), dies=True),
+    "killed while it ended": Fault(_kill_while_it_stops, frozenset({DEAD, UNWRITTEN, ENDING}), dies=True),
     "killed around a commit": Fault(_wait, frozenset({DEAD}), dies=True, environment=_around_a_commit),
     "killed in a launch": Fault(_wait, frozenset({DEAD}), dies=True, environment=_in_a_launch),
-    "told to end": Fault(_stop, frozenset({DEAD, UNWRITTEN}), dies=True),
+    "told to end": Fault(_stop, frozenset({DEAD, UNWRITTEN, ENDING}), dies=True),
     "workers killed": Fault(_kill_workers, frozenset({UNCONFINED})),
     "the disk full": Fault(_fill, frozenset({UNWRITTEN, UNCONFINED})),
-    "the disk read-only": Fault(_fail, frozenset({DEAD, UNWRITTEN, UNCONFINED}), dies=True, mend=_mount_anew),
+    "the disk read-only": Fault(
+        _fail, frozenset({DEAD, UNWRITTEN, UNCONFINED, ENDING}), dies=True, mend=_mount_anew
+    ),
     # SQLite takes a page that a dead disk does not give it for one that is not as it should be.
     "the power cut": Fault(
         _cut, frozenset({DEAD, UNWRITTEN, UNCONFINED, DAMAGED}), dies=True, mend=_mount_anew
