@@ -31,6 +31,7 @@ spl doctor -o json | jq -c '[.findings[] | select(.severity != "ok")]'
 spl profile list -o json | jq -c '[.data[].name]'
 spl profile lint worker -o json | jq -c .data
 spl escape report -o json | jq -c '.rows | length > 1000'
+spl service show systemd/system/spl-serve.service 2>/dev/null | grep ^ExecStart=
 spl serve --daemon >&2
 spl config set-transport sandboxed >&2
 THREAD=$(spl run -o json '{VERIFY_GOAL}' | jq -r .thread)
@@ -84,12 +85,14 @@ def test_an_installed_wheel_serves_confines_and_proves_a_run(shape: InstalledSha
     done = shape.shell(home, USE, prefix=OWN_NETWORK, cwd=str(work))
 
     assert done.returncode == 0, done.stderr
-    version, findings, profiles, breaches, reported, receipt, running = done.stdout.splitlines()
+    version, findings, profiles, breaches, reported, started, receipt, running = done.stdout.splitlines()
     assert (version, running) == (f"spl {__version__}", __version__)
     assert json.loads(findings) == []
     assert json.loads(profiles) == ["base", "strict", "worker"]
     assert json.loads(breaches) == []
     assert reported == "true"
+    assert started.startswith("ExecStart=/")
+    assert started.endswith("/bin/spl serve --home /var/lib/spl")
     assert json.loads(receipt)["shape"] == shape.name
     assert len(json.loads(receipt)["layers"]) > 10
     assert list(work.iterdir()) == []
