@@ -10,6 +10,7 @@ import select
 import signal
 import sqlite3
 import subprocess
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
@@ -20,7 +21,7 @@ from tests.end_to_end import scripts
 from tests.end_to_end.daemon import SECONDS, held, wait_until_gone
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator
 
     from tests.end_to_end.daemon import Shape
     from tests.end_to_end.model import Model
@@ -201,47 +202,14 @@ def outcomes(home: Path) -> list[dict[str, Any]]:
     return [body for body in bodies if body.get("kind") == "core.work.loop_outcome.v1"]
 
 
-def begin(shape: Shape, command: Sequence[str], home: Path, **environment: str) -> subprocess.Popen[str]:
-    """Start to serve a home by a command of this user's, and do not wait until it does."""
-    return subprocess.Popen(
-        [*command, "serve", "--home", str(home), "--port", "0"],
-        env={**shape.environment, **environment},
-        user=shape.uid,
-        group=shape.uid,
-        extra_groups=[],
-        cwd="/",
-        text=True,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-    )
-
-
-# All but ready: what is left to be done is to try a worker.
-HELD = """
-import asyncio, os
-from pathlib import Path
-from spl import daemon
-from spl.cli.main import main
-
-trial = daemon._trial
-
-async def held(*given):
-    found = await trial(*given)
-    await asyncio.to_thread(Path(os.environ["GO"]).read_text)
-    return found
-
-daemon._trial = held
-main()
-"""
-
-
 @contextlib.contextmanager
 def all_but_ready(shape: Shape, home: Path) -> Iterator[tuple[subprocess.Popen[str], TextIO]]:
     """Give a daemon that is held there, and what lets it go on when it is closed."""
     go = home.with_name("go")
     os.mkfifo(go)
     go.chmod(0o666)
-    with begin(shape, [*shape.python, "-c", HELD], home, GO=str(go)) as starting:
+    late = replace(shape, program="tests.end_to_end.starting")
+    with late.begin("serve", "--home", str(home), "--port", "0", GO=str(go)) as starting:
         try:
             # Opened for writing once it is open for reading: fifo(7).
             with go.open("w") as release:
@@ -277,7 +245,8 @@ def test_one_that_is_told_to_stop_before_it_serves_never_says_that_it_does(shape
 @pytest.mark.one_shape
 def test_ctrl_c_while_it_starts_ends_it_before_it_says_that_it_serves(shape: Shape, home: Path) -> None:
     with terminal(shape) as (keyboard, prefix):
-        starting = begin(shape, [*prefix, *shape.spl()], home)
+        at_it = replace(shape, python=(*prefix, *shape.python))
+        starting = at_it.begin("serve", "--home", str(home), "--port", "0")
         try:
             # It has taken the home then, and is long from being ready: no worker has been tried yet.
             while not (home / "run" / "workers").exists():

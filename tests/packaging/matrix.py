@@ -93,8 +93,9 @@ class Tried:
 
 def find(minor: str) -> str | None:
     """Give an interpreter of a minor release, the system's before the PATH's and pyenv's; None if none is here."""
-    kept = sorted(Path.home().glob(f".pyenv/versions/{minor}*/bin/python{minor}"))
-    for path in (f"/usr/bin/python{minor}", shutil.which(f"python{minor}"), *map(str, reversed(kept))):
+    name = f"python{minor}"
+    kept = sorted(Path.home().glob(f".pyenv/versions/{minor}*/bin/{name}"), reverse=True)
+    for path in map(shutil.which, (f"/usr/bin/{name}", name, *map(str, kept))):
         # A shim of pyenv's is there for releases that are not.
         if (
             path

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import sys
+
 from tests.claims import ROOT
-from tests.packaging.matrix import MACHINES, MINORS, PARTS, Tried, page
+from tests.packaging.matrix import MACHINES, MINORS, PARTS, Tried, ask, find, page
 
 
 def test_what_is_run_on_each_python_is_there() -> None:
@@ -11,6 +13,15 @@ def test_what_is_run_on_each_python_is_there() -> None:
         argument for arguments in PARTS.values() for argument in arguments if argument.startswith("tests/")
     }
     assert [name for name in sorted(named) if not (ROOT / name).exists()] == []
+
+
+def test_a_python_is_found_by_its_minor_release_and_one_that_is_not_here_is_not() -> None:
+    here = "{}.{}".format(*sys.version_info)
+    found = find(here)
+
+    assert found is not None
+    assert ask(found, "'%d.%d' % sys.version_info[:2]") == here
+    assert find("3.99") is None
 
 
 def test_the_page_has_a_column_for_each_python_and_says_which_was_not_found_and_what_lacks_a_wheel() -> None:
