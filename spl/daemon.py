@@ -74,8 +74,7 @@ _WORKER_BODY_BYTES = 8 << 20
 _MOST_CONNECTIONS = 1024
 _MOST_OF_ONE_WORKER = 8
 _LOOK_SECONDS = 0.5
-# For a service manager: of a log that must be rewritten when it is opened, and of what remains to be done at the end.
-_BYTES_A_SECOND = 4 << 20
+# For a service manager: what may remain to be done at the end, or at the start, beside what has a bound of its own.
 _END_SECONDS = 20.0
 _WORKERS = "run/workers"
 
@@ -123,7 +122,8 @@ async def serve(settings: Settings, *, announce: Callable[[str], None], notifier
     loop.set_default_executor(Unawaited())
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         loop.add_signal_handler(number, _told, number, stopping, hurried)
-    notifier.tell("starting", seconds=_opening_seconds(settings))
+    opening = Home(settings.home).opening_seconds()
+    notifier.tell("starting", seconds=opening if opening > _END_SECONDS else None)
     async with contextlib.AsyncExitStack() as stack:
         # The last: how it ended is said before the command line says why.
         stack.callback(logs.flush)
@@ -338,14 +338,6 @@ async def assemble(
     stack.push_async_callback(transports.stop)
     daemon.capacity = (await transports.room(config.profile, seconds=_LOOK_SECONDS)).capacity
     return daemon
-
-
-def _opening_seconds(settings: Settings) -> float | None:
-    """Give the seconds that opening a long log may take; None for one that is not long."""
-    with contextlib.suppress(OSError):
-        seconds = os.path.getsize(Home(settings.home).database) / _BYTES_A_SECOND
-        return seconds if seconds > _END_SECONDS else None
-    return None
 
 
 def _ending_seconds(settings: Settings) -> float:

@@ -40,6 +40,8 @@ MAX_SOCKET_PATH: Final = 107
 
 _FOLDERS: Final = ("profiles", "secrets", "data", "run", "logs", "backups")
 _LOCK_SECONDS: Final = 1.0
+# A log of a million records, 480 MB, takes half a minute to be backed up and taken to another format: some 14 MB a second.
+_LOG_BYTES_A_SECOND: Final = 4 << 20
 _MAX_SECRET: Final = 4096
 """Bytes of a token's or a key's file."""
 _KEY: Final = re.compile(r"(?![\"'])(?![A-Z_]+=)[!-~]+(?<![\"'])")
@@ -127,6 +129,13 @@ class Home:
             return str(self.worker_socket)
         instance = hashlib.sha256(os.fsencode(self.path)).hexdigest()[:16]
         return f"{HOSTED_RUN}/{instance}/spl-worker.sock"
+
+    def opening_seconds(self) -> float:
+        """Give the seconds that opening the log may take, which is rewritten where it is of an earlier format."""
+        try:
+            return os.path.getsize(self.database) / _LOG_BYTES_A_SECOND
+        except OSError:
+            return 0.0
 
     def lock(self) -> Lock:
         """Take this home for this process until the lock is released or the process ends.

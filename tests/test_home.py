@@ -501,3 +501,10 @@ def test_a_key_that_is_a_symlink_a_fifo_or_a_folder_is_refused(home: Home, key: 
     key.mkdir(0o700)
     with pytest.raises(HomeUnsafe, match="not a regular file"):
         home.read_key("openai")
+
+
+def test_opening_a_log_is_given_time_by_its_size(home: Home) -> None:
+    assert home.opening_seconds() == 0
+    with open(home.database, "wb") as log:
+        log.truncate(4 << 30)
+    assert home.opening_seconds() == 1024

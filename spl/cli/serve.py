@@ -99,14 +99,16 @@ def _serve(settings: Settings, output: str | None, *, let_go: bool) -> None:
 
 
 def _start(settings: Settings, given: Mapping[str, object], output: str | None) -> int:
-    log = Home.open(settings.home, create=True).logs / "daemon.log"
+    home = Home.open(settings.home, create=True)
     # -P: a folder called spl where this is called must not be taken for the package.
     command = [sys.executable, "-P", "-m", "spl.cli.main", "serve", "--foreground", "--detached"]
     command += ["--home", str(settings.home)]
     for name, value in given.items():
         if value is not None:
             command += [f"--{name.replace('_', '-')}", str(value)]
-    started = detached.start(command, log, seconds=_READY_SECONDS)
+    started = detached.start(
+        command, home.logs / "daemon.log", seconds=_READY_SECONDS + home.opening_seconds()
+    )
     if started.exit_status is None:
         _announce(started.announcement.rstrip("\n"), output)
         return 0

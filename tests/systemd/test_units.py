@@ -103,7 +103,9 @@ def test_a_restart_is_left_where_the_next_start_is_refused_as_well() -> None:
     (line,) = re.findall(
         r"^RestartPreventExitStatus=(.*)$", (service.folder() / SYSTEM).read_text(), re.MULTILINE
     )
-    lasting = (errors.HomeUnsafe, errors.SocketPathTooLong, errors.SettingsInvalid, errors.StoreDamaged)
+    lasting = (
+        errors.HomeUnsafe, errors.SocketPathTooLong, errors.SettingsInvalid, errors.StoreDamaged, errors.StoreNewer,
+    )  # fmt: skip
     assert line.split() == ["2", *(str(kind.exit_status) for kind in lasting)]
     assert f"\n{'RestartPreventExitStatus='}{line}\n" in (service.folder() / USER).read_text()
 
