@@ -40,7 +40,7 @@ MAX_SOCKET_PATH: Final = 107
 
 _FOLDERS: Final = ("profiles", "secrets", "data", "run", "logs", "backups")
 _LOCK_SECONDS: Final = 1.0
-# A log of a million records, 480 MB, takes half a minute to be backed up and taken to another format: some 14 MB a second.
+# A log of 480 MB takes half a minute to be backed up and taken to another format: some 14 MB a second.
 _LOG_BYTES_A_SECOND: Final = 4 << 20
 _MAX_SECRET: Final = 4096
 """Bytes of a token's or a key's file."""
