@@ -50,7 +50,8 @@ return [said[0] if isinstance(said[0], str) else said[0] != os.getpid(), said[1]
 """
 
 # glibc asks for clone3 first, and falls back to clone where it is told that there is none. A lock without a time limit
-# waits by FUTEX_WAIT_BITSET_PRIVATE | FUTEX_CLOCK_REALTIME.
+# waits by FUTEX_WAIT_BITSET_PRIVATE | FUTEX_CLOCK_REALTIME. From 3.13 on Python joins its threads: pthread_join waits
+# by the same operation on a word that is not private, since it is the kernel that wakes it (265).
 THREADS = """
 [limits]
 processes = 8
@@ -66,7 +67,7 @@ has = "CLONE_THREAD"
 [[syscalls.when]]
 call = "futex"
 argument = 1
-equals = [393]
+equals = [265, 393]
 """
 
 
