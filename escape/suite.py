@@ -127,7 +127,9 @@ class _Child:
         try:
             installed = installation.here()
             if other is not None:
-                folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="spl-", dir="/tmp"))
+                folder = stack.enter_context(
+                    tempfile.TemporaryDirectory(prefix=f"spl-{os.getpid()}-", dir="/tmp")
+                )
                 installed = installation.copy(folder)
             self._process = subprocess.Popen(
                 [*installed.command, "-m", "escape.child"],

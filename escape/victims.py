@@ -47,7 +47,9 @@ class Victims:
     def __init__(self) -> None:
         self._stack = ExitStack()
         self.canary = MARK + secrets.token_hex(12)
-        self.folder = self._stack.enter_context(tempfile.TemporaryDirectory(prefix="spl-", dir="/tmp"))
+        self.folder = self._stack.enter_context(
+            tempfile.TemporaryDirectory(prefix=f"spl-{os.getpid()}-", dir="/tmp")
+        )
         os.chmod(self.folder, 0o711)
         self.home = f"{self.folder}/home"
         self._shared = f"{self.folder}/shared"

@@ -37,7 +37,7 @@ def test_no_setting_names_another_worker(tmp_path: Path, name: str) -> None:
 
 
 def test_who_serves_or_tries_a_daemon_cannot_name_a_worker() -> None:
-    assert list(inspect.signature(daemons.serve).parameters) == ["settings", "announce"]
+    assert list(inspect.signature(daemons.serve).parameters) == ["settings", "announce", "notifier"]
     assert list(inspect.signature(daemons.trial).parameters) == ["settings"]
 
 

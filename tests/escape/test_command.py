@@ -189,7 +189,6 @@ print(sum(len(open(f"/proc/sysvipc/{name}").read().splitlines()) - 1 for name in
 def test_it_shows_how_far_it_is_on_a_terminal_and_leaves_nothing_when_it_is_broken_off(
     number: int, status: int, shapes: tuple[str, ...]
 ) -> None:
-    before = _folders()
     ours, theirs = pty.openpty()
     apart = ["unshare", "--ipc", sys.executable, "-c", ALONE]
     chosen = [word for shape in shapes for word in ("--shape", shape)]
@@ -204,15 +203,15 @@ def test_it_shows_how_far_it_is_on_a_terminal_and_leaves_nothing_when_it_is_brok
             piece = os.read(ours, 65536)
             assert piece
             seen += piece
-        made = _folders() - before
-        assert made
+        pids = [pid, *map(int, Path(f"/proc/{pid}/task/{pid}/children").read_text().split())]
+        assert _folders(pids)
         os.kill(pid, number)
         with contextlib.suppress(OSError):  # EIO: its end, on a terminal
             while os.read(ours, 65536):
                 pass
         ended, objects = process.communicate(timeout=SECONDS)[0].split()
         assert (int(ended), int(objects)) == (status, 0)
-        assert not made & _folders()
+        assert not _folders(pids)
     finally:
         os.close(ours)
         process.kill()
@@ -220,5 +219,6 @@ def test_it_shows_how_far_it_is_on_a_terminal_and_leaves_nothing_when_it_is_brok
         process.stdout.close()
 
 
-def _folders() -> set[Path]:
-    return set(Path("/tmp").glob("spl-*"))
+def _folders(pids: list[int]) -> list[Path]:
+    """Give the folders that these processes of the suite have made."""
+    return [path for pid in pids for path in Path("/tmp").glob(f"spl-{pid}-*")]
