@@ -9,6 +9,7 @@ import pty
 import subprocess
 import sys
 import threading
+from typing import Self
 
 import pytest
 
@@ -87,7 +88,7 @@ def test_what_a_finalizer_logs_while_a_line_is_kept_is_kept_too(monkeypatch: pyt
         kept.handle(logging.LogRecord("spl", logging.INFO, "", 0, text, None, None))
 
     class Finalizing(Line):
-        def __new__(cls, number: int, said: str) -> Finalizing:
+        def __new__(cls, number: int, said: str) -> Self:
             # Wherever it allocates, the collector may run.
             monkeypatch.setattr(recent, "Line", Line)
             say("by a finalizer")
