@@ -14,12 +14,14 @@ import shutil
 import subprocess
 import sys
 from contextlib import closing
+from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from bwrap import host
 from bwrap.library import Library
 from escape import image, report
+from escape.attempts import ATTEMPTS
 from spl import __version__
 
 if TYPE_CHECKING:
@@ -27,12 +29,13 @@ if TYPE_CHECKING:
 
 _ROOT = Path(__file__).resolve().parent.parent
 _DIST = _ROOT / "dist"
+_SHAPES = ("same-user", "hosted")
 _PAGES = {"docs/soak.md": f"| spl | {__version__} |", "docs/matrix.md": f"with spl {__version__}:"}
 
 
 def refusals() -> Iterator[str]:
     """Say, in a sentence each, what stands in the way of a release of this checkout, and what to do."""
-    if changed := _git("status", "--porcelain").splitlines():
+    if changed := _git("status", "--porcelain", "--untracked-files=all").splitlines():
         yield f"{len(changed)} files are not as committed, the first is {changed[0][3:]}: commit them or take them away"
     newest = re.search(r"^## (?!Unreleased$)(.*)$", _read("CHANGELOG.md"), re.MULTILINE)
     if newest is None or not re.fullmatch(re.escape(__version__) + r" \(\d{4}-\d\d-\d\d\)", newest[1]):
@@ -52,16 +55,29 @@ def _escape_refusals() -> Iterator[str]:
     if said["version"] != __version__:
         yield f"the escape suite's report is of version {said['version']}, not {__version__}: {remedy}"
     library = Library()
-    if said["profiles"] != {name: library.load(name).digest for name in library.shipped()}:
+    shipped = {name: library.load(name).digest for name in library.shipped()}
+    if said["profiles"] != shipped:
         yield f"the escape suite's report is of other profiles: {remedy}"
     # Sealed as the suite does it: what it runs depends on the interpreter and on libseccomp as well.
     with closing(image.seal(host.find_python(host.Shape.HOSTED))) as sealed:
         digest = sealed.digest
-    for shape in ("same-user", "hosted"):
+    for shape in _SHAPES:
         if said["hosts"].get(shape, {}).get("image") != digest:
             yield f"the escape suite's report in the shape {shape} is of another program, or of another host: {remedy}"
-    if not said["rows"] or not said["mutations"]:
-        yield f"the escape suite's report is not of the whole suite: {remedy}"
+    # Each attempt in each shape under each profile, or why there is nothing to attempt; `*` is all of them.
+    told = {(each["id"], each["shape"], each["profile"]) for each in (*said["rows"], *said["lacks"])}
+    lacking = [
+        f"{name} ({shape}, {profile})"
+        for shape, profile in product(_SHAPES, shipped)
+        for name in ATTEMPTS
+        if not {(name, shape, profile), ("*", shape, profile)} & told
+    ]
+    lacking += [
+        f"a layer's absence ({shape})"
+        for shape in set(_SHAPES) - {each["shape"] for each in said["mutations"]}
+    ]
+    if lacking:
+        yield f"the escape suite's report lacks {len(lacking)} parts of the suite, the first is {lacking[0]}: {remedy}"
     for row in said["rows"]:
         if not row["ok"]:
             yield f"{row['id']} is red ({row['shape']}, {row['profile']}): mend what it found, then {remedy}"

@@ -23,12 +23,13 @@ class Notifier:
     """Tells the manager at a socket's path, `@` first where that is abstract (unix(7)); without one it tells nobody.
 
     `watchdog` is the seconds within which the manager wants to hear that the daemon lives, if it does. What cannot be
-    told is not: no method raises, and none waits for the manager.
+    told is not: no method raises, and none waits for the manager. What it has no room for now goes with the next word.
     """
 
     def __init__(self, path: str | None = None, watchdog: float | None = None) -> None:
         self._path = f"\0{path[1:]}" if path is not None and path.startswith("@") else path
         self._seconds = min(_MOST_SECONDS, (watchdog or _MOST_SECONDS * 2) / 2)
+        self._untold: tuple[str, ...] = ()
         self._socket: socket.socket | None = None
         if path is not None:
             # Made now: a daemon that has run out of descriptors still lives, and says so.
@@ -59,11 +60,18 @@ class Notifier:
         """
         if self._socket is None or self._path is None:
             return
-        said = [*states, f"STATUS={status}"]
+        due = tuple(dict.fromkeys((*self._untold, *states)))
+        said = [*due, f"STATUS={status}"]
         if seconds is not None:
             said.append(f"EXTEND_TIMEOUT_USEC={int(seconds * 1e6)}")
-        with contextlib.suppress(OSError):
+        self._untold = ()
+        try:
             self._socket.sendto("\n".join(said).encode(errors="replace"), self._path)
+        except BlockingIOError:
+            # Its queue is full, as it may be while a host starts: a READY=1 that is lost would be waited for in vain.
+            self._untold = due
+        except OSError:
+            pass
 
     @contextlib.asynccontextmanager
     async def kept_up(

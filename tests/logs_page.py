@@ -199,7 +199,8 @@ credential, be it in an exception's text or in a traceback: `[redacted]` stands 
 - a token or a run's credential, whole or cut off;
 - what follows `Authorization`, `X-Api-Key` or `Cookie`, and what follows `Bearer` or `Basic`;
 - user and password in a URL;
-- each key that was read from `secrets/`, in plain text or escaped, and what begins as most providers' keys do.
+- each key of 16 characters or more that was read from `secrets/`, in plain text or escaped, and what begins as most
+  providers' keys do.
 
 That is the second wall. The first is that nothing logs them, which a test sees to that plants one of each, makes the
 daemon fail over them and looks for them everywhere.

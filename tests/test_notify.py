@@ -3,7 +3,7 @@ from __future__ import annotations
 import asyncio
 import os
 import socket
-from contextlib import closing
+from contextlib import closing, suppress
 from typing import TYPE_CHECKING
 
 import pytest
@@ -70,6 +70,23 @@ def test_a_manager_that_reads_nothing_is_not_waited_for(manager: socket.socket) 
     with closing(Notifier(path_of(manager))) as notifier:
         for _ in range(5000):
             notifier.tell("serving" * 100)
+
+
+def test_what_a_manager_had_no_room_for_is_told_with_the_next_word(manager: socket.socket) -> None:
+    with closing(Notifier(path_of(manager))) as notifier:
+        while not notifier._untold:
+            notifier.tell("starting", "OTHER=1")
+        notifier.tell("serving, 0 runs", "READY=1")
+        manager.setblocking(False)
+        with suppress(BlockingIOError):
+            while True:
+                assert heard(manager) == ["OTHER=1", "STATUS=starting"]
+        manager.settimeout(SECONDS)
+        notifier.tell("serving, 1 run", "WATCHDOG=1")
+        notifier.tell("serving, 2 runs", "WATCHDOG=1")
+
+    assert heard(manager) == ["OTHER=1", "READY=1", "WATCHDOG=1", "STATUS=serving, 1 run"]
+    assert heard(manager) == ["WATCHDOG=1", "STATUS=serving, 2 runs"]
 
 
 @pytest.mark.parametrize(

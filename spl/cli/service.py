@@ -49,9 +49,6 @@ FILES: Final = {
     ),
     "systemd/sysusers.d/spl.conf": File("/etc/sysusers.d/spl.conf", "the user spl"),
     "systemd/tmpfiles.d/spl.conf": File("/etc/tmpfiles.d/spl.conf", "/run/spl from the host's start on"),
-    "apparmor/bwrap-spl": File(
-        "/etc/apparmor.d/bwrap-spl", "lets bubblewrap make user namespaces where AppArmor restricts them"
-    ),
 }
 """The files by name, which is their path below `folder`."""
 

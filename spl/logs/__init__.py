@@ -47,6 +47,9 @@ def configure(form: str) -> Recent:
         handlers.append(
             outlet := Outlet(sys.stderr.fileno(), encoding=sys.stderr.encoding, priorities=journal)
         )
+        # One for both: what the collector finalizes in the middle of a line may log another, in whichever thread it
+        # runs, and two locks would then be taken in either order.
+        recent.lock = outlet.lock
         terminal = sys.stderr.isatty()
         to_read = form == "console" or (form == "auto" and terminal)
         colours = terminal and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"

@@ -43,7 +43,8 @@ class Outlet(logging.Handler):
         self._descriptor = descriptor
         self._encoding = encoding
         self._priorities = priorities
-        self._changed = threading.Condition()
+        # The handler's own lock, no second beside it: a finalizer may log while either is held, by any thread.
+        self._changed = threading.Condition(self.lock)
         self._waiting: deque[_Line] = deque()
         self._bytes = 0
         self._full = False

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import logging
-import threading
 from collections import deque
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
@@ -35,14 +34,16 @@ class Recent(logging.Handler):
         self._kept: deque[Line] = deque(maxlen=_KEPT)
         self._number = 0
         self._told: set[Callable[[], None]] = set()
-        # Lines come from any thread; a reader is the event loop's.
-        self._guard = threading.Lock()
 
     def after(self, number: int, most: int = _KEPT) -> list[Line]:
         """Give the newest lines whose number is above one, oldest first, and at most so many."""
-        with self._guard:
-            found = [line for line in self._kept if line.number > number]
-        return found[-most:]
+        # Lines come from any thread, with the handler's lock held; a reader is the event loop's.
+        self.acquire()
+        try:
+            kept = list(self._kept)
+        finally:
+            self.release()
+        return [line for line in kept if line.number > number][-most:]
 
     def tell(self, call: Callable[[], None]) -> None:
         """Have a call made, by the thread that logs, whenever there is another line."""
@@ -56,9 +57,8 @@ class Recent(logging.Handler):
         """Keep a line; see logging.Handler."""
         try:
             said = self.format(record)
-            with self._guard:
-                self._number += 1
-                self._kept.append(Line(self._number, said))
+            self._number += 1
+            self._kept.append(Line(self._number, said))
             for call in tuple(self._told):
                 call()
         except Exception:  # noqa: BLE001 - what cannot be logged must not end the daemon

@@ -17,39 +17,40 @@ _SECRET: Final = 16
 # The newest of each provider, and those before it that a call may still be under way with.
 _KEPT: Final = 4
 
+# None of them takes longer than in proportion to a text: a traceback may quote what a peer has sent.
 _SHAPES: Final = (
     # A token or a run's credential, also one that was cut off: what may be left of it, a few characters, opens nothing.
     (re.compile(r"spl_(?:run|[a-z0-9]{1,16}_[0-9a-f]{8})_[a-z0-9_-]{8,}", re.IGNORECASE), REDACTED),
-    # A header with its value, as HTTP writes it, as a mapping's repr does, or as a pair's of bytes.
+    # A header with its value, as HTTP writes it, as a mapping's repr does, or as a pair's of bytes: up to the quote
+    # that ends it, or of Bearer and Basic the one word; any other may have many parts, and goes to its line's end.
     (
         re.compile(
-            r"((?:authorization|api-key|cookie)[\"']?\s*[:=,]\s*(?:b?[\"'])?)(?:(?:bearer|basic)\s+)?[^\s\"',;})]+",
+            r"((?:authorization|api-key|cookie)(?:\\*[\"']\s*[:=,]|\s*[:=])\s*)"
+            r"(?:(b?\\*\")(?:\\.|[^\"\\])*|(b?\\*')(?:\\.|[^'\\])*|(?:bearer|basic)\s+[^\s\"',;})]+|[^\r\n]+)",
             re.IGNORECASE,
         ),
-        rf"\1{REDACTED}",
+        rf"\1\2\3{REDACTED}",
     ),
     (re.compile(r"\b((?:bearer|basic)(?:\s|%20)+)[a-z0-9._~+/=-]{16,}", re.IGNORECASE), rf"\1{REDACTED}"),
     # The password of a proxy, or of any other address, with its user.
-    (re.compile(r"(\b[a-z][a-z0-9+.-]*://)[^\s/\"']+@", re.IGNORECASE), rf"\1{REDACTED}@"),
+    (re.compile(r"://[^\s/\"']+@"), f"://{REDACTED}@"),
     # A provider's key as most of them look, be it one that is in no file of ours.
     (re.compile(r"\bsk-[a-z0-9_-]{16,}", re.IGNORECASE), REDACTED),
 )
 
 # What each of the shapes has in it: most texts have none, and are looked through once.
-_MARK: Final = re.compile(r"spl_|authorization|api-key|cookie|bearer|basic|://|sk-", re.IGNORECASE)
+_MARKS: Final = ("spl_", "authorization", "api-key", "cookie", "bearer", "basic", "://", "sk-")
 
-_kept: tuple[str, ...] = ()
+_kept: tuple[tuple[str, ...], ...] = ()
 
 
 def redacted(text: str) -> str:
     """Give a text without what looks like a credential, and without the keys that were kept out."""
-    if len(text) < _SECRET:
-        return text
-    for key in _kept:
-        # As it is, as it stands in JSON or in a repr, and as a part of a URL.
-        for form in {key, json.dumps(key)[1:-1], repr(key)[1:-1], quote(key, safe="")}:
+    for forms in _kept:
+        for form in forms:
             text = text.replace(form, REDACTED)
-    if _MARK.search(text):
+    low = text.lower()
+    if any(mark in low for mark in _MARKS):
         for shape, instead in _SHAPES:
             text = shape.sub(instead, text)
     return text
@@ -64,9 +65,14 @@ def keeping_out(read: Callable[[str], str | None]) -> Callable[[str], str | None
     def kept_out(provider: str) -> str | None:
         global _kept  # noqa: PLW0603 - as there is one log, of a process
         key = read(provider)
-        if key is not None and len(key) >= _SECRET and key not in _kept:
+        if key is not None and len(key) >= _SECRET and (forms := _forms(key)) not in _kept:
             # Whole, in the place of the one before: a line is written by any thread.
-            _kept = (key, *_kept)[:_KEPT]
+            _kept = (forms, *_kept)[:_KEPT]
         return key
 
     return kept_out
+
+
+def _forms(key: str) -> tuple[str, ...]:
+    """Give a key as it is, as it stands in JSON or in a repr, and as a part of a URL; mostly that is all one."""
+    return tuple(dict.fromkeys((key, json.dumps(key)[1:-1], repr(key)[1:-1], quote(key, safe=""))))

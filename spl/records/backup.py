@@ -88,7 +88,8 @@ def make(log: Path, folder: Path, to: Path | None = None, *, way_back: bool = Fa
         if to is None:
             with suppress(FileExistsError):
                 os.mkdir(folder, 0o700)
-                sync(folder.parent)
+            # Also of one that was there: whoever made it may have been killed before this.
+            sync(folder.parent)
         with _drafted(into) as draft:
             format_ = _copy(log, draft)
             records = examine(str(draft), str(log))

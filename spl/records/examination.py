@@ -72,7 +72,8 @@ def look(path: str, *, served: bool = False, longest: Backup | None = None) -> F
     `longest` is the backup with the most records: where no mark says how far the log went, that does. Raises
     StoreDamaged where the file is gone, empty, shorter than it says, ends below its mark or that backup, or where one
     of its newest records is not whole; StoreUnavailable where it cannot be opened or is not a log; StoreNewer where it
-    is of a later format, beside which not even a file of SQLite's is left that was not there.
+    is of a later format, beside which not even a file of SQLite's is left that was not there, unless it was not closed:
+    what is in its write-ahead log is found by an index of SQLite's, hub.db-shm, which is made anew.
     """
     if os.path.lexists(unfinished(path)):
         raise StoreDamaged(f"the log {path} cannot be opened: putting another in its place was broken off")

@@ -105,9 +105,10 @@ def _there_already(path: str, found: Found, folder: Path) -> Path | None:
         copy = os.fspath(backup.path)
         with suppress(StoreUnavailable):
             if format_of(copy) == found.format and examine(copy, copy) == found.records and _same(copy, path):
-                # Whoever made it may have been killed before its name had reached the disk.
+                # Whoever made it may have been killed before its name, or the folder's, had reached the disk.
                 sync(copy)
                 sync(folder)
+                sync(folder.parent)
                 return backup.path
     return None
 

@@ -367,7 +367,6 @@ class SqliteStore:
                     if appended.created:
                         written += 1
                         self._tell(appended.record)
-        self.committed(seconds, None if refused else written)
         for append, outcome in outcomes:
             if append.future.done():  # its caller was cancelled
                 continue
@@ -375,6 +374,8 @@ class SqliteStore:
                 append.future.set_exception(outcome)
             else:
                 append.future.set_result(outcome)
+        # The last, before any caller goes on: whatever it does, each has its answer.
+        self.committed(seconds, None if refused else written)
 
     def _tell(self, record: Record) -> None:
         # One call each, so that a watcher that fails keeps the record from no other.

@@ -267,14 +267,24 @@ def test_a_finding_leaves_out_what_there_is_nothing_to_say_of() -> None:
     }
 
 
-def test_the_apparmor_profile_of_the_remedy_is_there_and_names_the_systems_bubblewrap(tmp_path: Path) -> None:
+def test_the_apparmor_profile_of_the_remedy_gives_the_systems_bubblewrap_user_namespaces_and_nothing_else(
+    tmp_path: Path,
+) -> None:
     machine = planted(tmp_path, {f"{SYSCTL}/kernel/apparmor_restrict_unprivileged_userns": "1"})
     path = shlex.split(doctor.explain(refusal(), machine).remedy)[1]
     assert path == str(SHIPPED / "apparmor" / "spl-bwrap")
     assert os.path.isfile(path)
-    said = (SHIPPED / "apparmor" / "spl-bwrap").read_text()
-    assert "userns," in said
-    assert re.search(r"^profile spl-bwrap \S+bin/bwrap ", said, re.MULTILINE)
+    # By its text: the parser of the hosts that CI runs on is older than the rule.
+    text = (SHIPPED / "apparmor" / "spl-bwrap").read_text()
+    rules = [line.strip() for line in text.splitlines() if line.strip() and not line.startswith("#")]
+    assert rules == [
+        "abi <abi/4.0>,",
+        "include <tunables/global>",
+        "profile spl-bwrap /{usr/,usr/local/,}bin/bwrap flags=(unconfined) {",
+        "userns,",
+        "include if exists <local/spl-bwrap>",
+        "}",
+    ]
 
 
 @pytest.mark.parametrize("name", CAUSES)

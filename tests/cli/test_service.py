@@ -21,7 +21,7 @@ UNITS = [SYSTEM, "systemd/user/spl-serve.service"]
 
 def test_every_file_that_runs_the_daemon_as_a_service_is_listed_with_where_it_goes(spl: Spl) -> None:
     listed = json.loads(spl("service", "list").stdout)["data"]
-    files = [path for room in ("systemd", "apparmor") for path in (service.folder() / room).rglob("*")]
+    files = (service.folder() / "systemd").rglob("*")
 
     there = {str(path.relative_to(service.folder())) for path in files if path.is_file()}
     assert {row["name"] for row in listed} == there

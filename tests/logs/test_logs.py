@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 import json
+import logging
 import os
 import pty
 import subprocess
 import sys
+import threading
+from typing import Self
 
 import pytest
+
+from spl.logs import recent
+from spl.logs.recent import Line, Recent
 
 SCRIPT = """\
 import logging, os, sys, threading, warnings
@@ -28,7 +34,9 @@ thread.start()
 thread.join()
 warnings.warn("careful")
 Failing()
-print(os.environ.get("JOURNAL_STREAM"), len(recent.after(0)))
+# One lock, whatever the ways a line goes: a finalizer may log in the middle of any.
+locks = {handler.lock for handler in logging.getLogger().handlers}
+print(os.environ.get("JOURNAL_STREAM"), len(recent.after(0)), len(locks))
 """
 
 
@@ -57,7 +65,7 @@ def of_pipe(form: str, *, journal: bool) -> tuple[str, list[str]]:
 
 def test_in_a_pipe_it_is_json_and_all_that_python_says_goes_by_it() -> None:
     said, lines = of_pipe("auto", journal=False)
-    assert said == "None 5\n"
+    assert said == "None 5 1\n"
     found = [json.loads(each) for each in lines]
     assert found[0]["text"] == "a\nb"
     assert found[0]["token"] == "[redacted]"
@@ -72,9 +80,32 @@ def test_in_a_pipe_it_is_json_and_all_that_python_says_goes_by_it() -> None:
     assert found[4]["exception"].endswith("ValueError: at the end")
 
 
+def test_what_a_finalizer_logs_while_a_line_is_kept_is_kept_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    kept = Recent()
+    kept.setFormatter(logging.Formatter('{"said": "%(message)s"}'))
+
+    def say(text: str) -> None:
+        kept.handle(logging.LogRecord("spl", logging.INFO, "", 0, text, None, None))
+
+    class Finalizing(Line):
+        def __new__(cls, number: int, said: str) -> Self:
+            # Wherever it allocates, the collector may run.
+            monkeypatch.setattr(recent, "Line", Line)
+            say("by a finalizer")
+            return super().__new__(cls, number, said)
+
+    monkeypatch.setattr(recent, "Line", Finalizing)
+    saying = threading.Thread(target=say, args=("whole",), daemon=True)
+    saying.start()
+    saying.join(10)
+
+    assert not saying.is_alive()
+    assert {line.fields["said"] for line in kept.after(0)} == {"whole", "by a finalizer"}
+
+
 def test_in_the_journal_each_line_has_its_priority_and_no_child_is_told_of_it() -> None:
     said, lines = of_pipe("json", journal=True)
-    assert said == "None 5\n"
+    assert said == "None 5 1\n"
     assert [each[:4] for each in lines] == ["<4>{", "<3>{", "<3>{", "<4>{", "<3>{"]
 
 
@@ -96,4 +127,4 @@ def test_where_standard_error_is_closed_there_is_no_log_and_no_end() -> None:
         text=True,
         timeout=60,
     )
-    assert (done.returncode, done.stdout) == (0, "None 5\n")
+    assert (done.returncode, done.stdout) == (0, "None 5 1\n")

@@ -3,6 +3,7 @@ from __future__ import annotations
 import logging
 import os
 import resource
+import threading
 import time
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
@@ -140,6 +141,41 @@ def test_a_reader_that_has_gone_ends_nothing_and_a_line_that_cannot_be_made_is_c
         with open(reading) as pipe:
             assert [pipe.readline() for _ in range(2)] == ["whole\n", f"{LOST} {{'lines': 1, 'errors': 1}}\n"]
         say(made, "for nobody")
+    os.close(writing)
+
+
+def test_what_a_finalizer_logs_while_a_line_is_taken_or_written_holds_nobody_up(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    reading, writing = os.pipe()
+    written, formatting = threading.Event(), threading.Event()
+
+    class Form(logging.Formatter):
+        def format(self, record: logging.LogRecord) -> str:
+            if record.msg == "the second":
+                formatting.set()
+                written.wait(0.2)
+            return str(record.msg)
+
+    with outlet(writing, monkeypatch) as made, open(reading) as pipe:
+        regained = made._regained
+
+        def collected() -> tuple[int, int] | None:
+            # Wherever it allocates, the collector may finalize a task whose error nobody has asked for.
+            monkeypatch.setattr(made, "_regained", regained)
+            written.set()
+            formatting.wait(0.2)
+            say(made, "by a finalizer", logging.ERROR)
+            return regained()
+
+        monkeypatch.setattr(made, "_regained", collected)
+        made.setFormatter(Form())
+        say(made, "the first")
+        second = threading.Thread(target=say, args=(made, "the second"), daemon=True)
+        second.start()
+        second.join(10)
+        assert not second.is_alive()
+        assert {pipe.readline() for _ in range(3)} == {"the first\n", "the second\n", "by a finalizer\n"}
     os.close(writing)
 
 

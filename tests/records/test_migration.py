@@ -18,7 +18,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from spl.errors import BackupFailed, StoreDamaged, StoreNewer, StoreUnavailable
-from spl.records import sqlite
+from spl.records import migration, sqlite
 from spl.records.backup import listed, make, prune
 from spl.records.examination import Found, examine, look
 from spl.records.formats import FORMAT, parts, tables
@@ -330,6 +330,33 @@ def test_a_log_that_is_not_what_its_format_says_does_not_go_forward(
     assert (format_of(str(log)), made_of(log), listed(folder)) == (1, before, [])
 
 
+def test_before_a_log_goes_forward_its_backup_has_reached_the_disk_with_every_folder_that_leads_to_it(
+    log: Path, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sync, synced = os.fsync, list[str]()
+
+    def told(descriptor: int) -> None:
+        sync(descriptor)
+        synced.append(os.readlink(f"/proc/self/fd/{descriptor}"))
+
+    def broken_off(path: str, records: int | None = None) -> None:
+        raise StoreUnavailable("broken off")
+
+    # As one that was killed has left it: nobody knows whether it is on the disk.
+    folder.mkdir()
+    monkeypatch.setattr(os, "fsync", told)
+    with monkeypatch.context() as patch:
+        patch.setattr(migration, "forward", broken_off)
+        with pytest.raises(StoreUnavailable, match="broken off"):
+            open_once(log)
+    home = str(folder.parent)
+    assert {str(folder), home} <= set(synced)
+    synced.clear()
+    open_once(log)
+    (backup,) = listed(folder)
+    assert synced.index(str(backup.path)) < synced.index(str(folder)) < synced.index(home)
+
+
 def test_only_a_whole_backup_of_the_same_records_is_used_again(log: Path, folder: Path) -> None:
     cut, other = (make(log, folder, way_back=True).path for _ in range(2))
     os.truncate(cut, cut.stat().st_size - 4096)
@@ -422,6 +449,12 @@ def test_a_log_of_a_later_format_is_refused_by_all_and_not_touched(tmp_path: Pat
             also()
         assert state(tmp_path) == before
     assert StoreNewer.exit_status == 45
+    # One whose daemon was killed: what it left is left, but for SQLite's own index of it.
+    (path.with_name("hub.db-wal")).write_bytes(b"")
+    before = state(tmp_path)
+    with pytest.raises(StoreNewer, match=formats):
+        open_once(path)
+    assert {name: found for name, found in state(tmp_path).items() if name != "hub.db-shm"} == before
     first.unlink()
     with pytest.raises(StoreNewer, match=r"no backup in .* is of a format that it reads") as error:
         open_once(path)

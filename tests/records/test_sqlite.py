@@ -223,6 +223,22 @@ def test_appends_that_wait_together_are_committed_together(path: Path, make_stor
     in_store(make_store, scenario)
 
 
+def test_whoever_is_told_of_a_commit_keeps_no_answer_from_an_append(make_store: MakeStore) -> None:
+    async def scenario(store: Store) -> None:
+        assert isinstance(store, SqliteStore)
+        failed = asyncio.Event()
+        asyncio.get_running_loop().set_exception_handler(lambda *_: failed.set())
+
+        def fail(seconds: float, records: int | None) -> None:
+            raise ValueError((seconds, records))
+
+        store.committed = fail
+        assert [each.created for each in await asyncio.wait_for(store.append([draft("a")]), 10)] == [True]
+        assert failed.is_set()
+
+    in_store(make_store, scenario)
+
+
 def test_a_commit_that_fails_acknowledges_none_of_its_appends(path: Path, make_store: MakeStore) -> None:
     async def scenario(store: Store) -> None:
         assert isinstance(store, SqliteStore)
