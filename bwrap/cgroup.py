@@ -11,7 +11,7 @@ import errno
 import os
 import resource
 import select
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple, Self
@@ -92,7 +92,8 @@ class Groups:
     def make(self, name: str, plan: Plan) -> Group | None:
         """Make a worker's group and bound it by its plan; None where there is nothing to divide.
 
-        Raises `LayerError` of the layer `limits`; a group that could not be bounded is gone then.
+        Raises `LayerError` of the layer `limits`, and `OSError` for want of descriptors or memory; a group that could
+        not be bounded is gone then.
         """
         place = self.at(name)
         if place is None:
@@ -132,7 +133,7 @@ class Group:
         """Move processes in that are not there, and see that they are in it and nothing else is.
 
         The kernel takes some milliseconds to move one (a grace period of its RCU). Raises `ProcessLookupError` for one
-        that has ended, and `LayerError` of the layer `limits`.
+        that has ended, `LayerError` of the layer `limits`, and `OSError` for want of descriptors or memory.
         """
         pids = sorted(pids)
         expected = f"processes {' and '.join(map(str, pids))} in a group of their own"
@@ -161,7 +162,10 @@ class Group:
         return False
 
     def kill(self) -> None:
-        """Kill everything in it at once, whatever it forked; where the kernel cannot (before 5.14), nothing."""
+        """Kill everything in it at once, whatever it forked; where the kernel cannot (before 5.14), nothing.
+
+        Raises `OSError`.
+        """
         _kill(self.place.folder)
 
     async def empty(self) -> None:
@@ -306,9 +310,12 @@ class _Populated:
     """
 
     def __init__(self, folder: str) -> None:
-        self._file = os.open(f"{folder}/cgroup.events", os.O_RDONLY | os.O_CLOEXEC)
-        self.changes = select.epoll()
-        self.changes.register(self._file, select.EPOLLPRI)
+        with ExitStack() as held:
+            self._file = os.open(f"{folder}/cgroup.events", os.O_RDONLY | os.O_CLOEXEC)
+            held.callback(os.close, self._file)
+            self.changes = held.enter_context(select.epoll())
+            self.changes.register(self._file, select.EPOLLPRI)
+            self._held = held.pop_all()
 
     def __enter__(self) -> Self:
         return self
@@ -316,8 +323,7 @@ class _Populated:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self.changes.close()
-        os.close(self._file)
+        self._held.close()
 
     def now(self) -> bool:
         """Say whether anything lives in it now; what changes after that makes `changes` readable."""
@@ -376,7 +382,10 @@ def _missing(able: Iterable[str], kill: bool) -> str:
     return " and ".join(said if kill else [*said, "without cgroup.kill"])
 
 
-def _refusal(expected: str, error: OSError) -> LayerError:
+def _refusal(expected: str, error: OSError) -> LayerError | OSError:
+    """Give what a launch is refused by; what this process has too little of is no matter of groups."""
+    if error.errno in (errno.EMFILE, errno.ENFILE, errno.ENOMEM):
+        return error
     return LayerError("limits", expected=expected, observed=_said(error), remedy=_REMEDY)
 
 

@@ -15,6 +15,7 @@ import secrets
 import select
 import subprocess
 from contextlib import ExitStack, suppress
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from bwrap import arguments, doctor, layers, supervise, uids
@@ -220,8 +221,10 @@ class Launch:
 
     def kill(self) -> None:
         """Kill the process and its monitor, and in a group of their own whatever else is in it."""
-        if self._group is not None:
-            self._group.kill()
+        # Out of descriptors, say, of which these two need no more: `_disband` kills in it again, and raises.
+        with suppress(OSError):
+            if self._group is not None:
+                self._group.kill()
         for name in ("process", "monitor"):
             if name in self._open:
                 supervise.kill(self._open[name])
@@ -244,10 +247,12 @@ class Launch:
                 if "monitor" in self._open:
                     await readable(self._open["monitor"])
                 self._monitor.wait()
+                self._close_all()  # to look for what is left takes some, and there may be no more to be had
                 # A monitor that went before it could set its child up leaves it waiting for ever: it has not been
                 # told to die with anyone yet.
-                await supervise.reap_adopted(os.geteuid() if self._lease is None else self._lease.uid)
-            await self._disband()
+                uid = os.geteuid() if self._lease is None else self._lease.uid
+                await supervise.patiently(partial(supervise.reap_adopted, uid))
+            await supervise.patiently(self._disband)
         except BaseException:
             self._close_all()  # and nothing else is given back: the next start's sweep looks for what is left
             raise
@@ -365,14 +370,22 @@ class Launch:
         except LayerError as error:
             raise self._explained(error) from None
 
-    async def _disband(self) -> None:
-        """Remove the group once nothing lives in it; raises `OSError` when something does after five seconds."""
-        if self._group is not None:
+    async def _disband(self) -> bool:
+        """Remove the group once nothing lives in it; gives whether the kernel killed in it for want of memory.
+
+        Raises `OSError`, also when something lives after five seconds.
+        """
+        group, starved = self._group, False
+        if group is None:
+            return False
+        if self._monitor is not None:
             async with asyncio.timeout(_DISBAND_SECONDS):
-                await self._group.empty()
+                await group.empty()
                 if self._plan.may_fork:
-                    await supervise.clear_group(self._group.place.path)
-            self._group.remove()
+                    await supervise.clear_group(group.place.path)
+            starved = group.out_of_memory()
+        group.remove()
+        return starved
 
     async def _ready(self) -> bytes:
         try:
@@ -397,8 +410,7 @@ class Launch:
             raise RuntimeError("no monitor was started")
         try:
             ended = await supervise.reap(self._monitor, self._open["monitor"], self._open["process"], process)
-            ended = ended.because("memory" if self._group and self._group.out_of_memory() else None)
-            await self._disband()
+            ended = ended.because("memory" if await supervise.patiently(self._disband) else None)
         except BaseException:
             # Nobody saw that nothing is left: it stays in the ledger, and its uid leased, for the next start's sweep.
             self.kill()

@@ -15,9 +15,13 @@ class Sealed:
     def __init__(self, name: str, data: bytes) -> None:
         self.digest = hashlib.sha256(data).hexdigest()
         self._descriptor = os.memfd_create(name, os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
-        with os.fdopen(os.dup(self._descriptor), "wb") as file:
-            file.write(data)
-        fcntl.fcntl(self._descriptor, fcntl.F_ADD_SEALS, _SEALS)
+        try:
+            with open(self._descriptor, "wb", closefd=False) as file:
+                file.write(data)
+            fcntl.fcntl(self._descriptor, fcntl.F_ADD_SEALS, _SEALS)
+        except BaseException:
+            self.close()
+            raise
 
     @classmethod
     def once(cls, name: str, data: bytes) -> int:

@@ -15,8 +15,9 @@ import signal
 import struct
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from bwrap import cgroup, uids
 from bwrap.host import Shape
@@ -25,7 +26,9 @@ from bwrap.process import Process, stat_fields
 
 if TYPE_CHECKING:
     import subprocess
-    from collections.abc import Callable, Iterator
+    from collections.abc import Awaitable, Callable, Iterator
+
+T = TypeVar("T")
 
 _CLEAR_TRIES, _CLEAR_SECONDS = 50, 0.1
 _MONITOR_SECONDS = 2.0
@@ -134,17 +137,24 @@ async def reap(monitor: subprocess.Popen[bytes], monitor_pidfd: int, pidfd: int,
         kill(pidfd)
         await readable(pidfd)
         ended = _own_exit(pidfd) or unfold(status)
-        for _ in range(_CLEAR_TRIES):
-            try:
-                await _clear(process, namespace)
-            except OSError:
-                # Out of descriptors or memory for a moment: looking through /proc takes some.
-                await asyncio.sleep(_CLEAR_SECONDS)
-            else:
-                return ended
-        # Once more, and whatever stands in the way is said: nobody may take this worker for cleared up.
-        await _clear(process, namespace)
+        await patiently(partial(_clear, process, namespace))
     return ended
+
+
+async def patiently(clear: Callable[[], Awaitable[T]]) -> T:
+    """Do what sees to it that nothing is left; again, for five seconds, where that takes what is not there.
+
+    Raises `OSError`, what stands in the way then: nobody may take that for cleared up.
+    """
+    for _ in range(_CLEAR_TRIES):
+        try:
+            return await clear()
+        except TimeoutError:
+            raise  # it has waited itself
+        except OSError:
+            # Out of descriptors or memory for a moment: looking through /proc takes some.
+            await asyncio.sleep(_CLEAR_SECONDS)
+    return await clear()
 
 
 async def _either_ended(monitor_pidfd: int, pidfd: int) -> None:

@@ -69,6 +69,9 @@ if TYPE_CHECKING:
 PROFILE = DEFAULT_PROFILE
 ADDRESS = "127.0.0.1"
 
+ENDING = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+"""What tells the daemon to end."""
+
 _WORKER_BODY_BYTES = 8 << 20
 # Of each of the operator's listeners: the event streams there may be, and a third as many for requests beside them.
 _MOST_CONNECTIONS = 1024
@@ -120,7 +123,7 @@ async def serve(settings: Settings, *, announce: Callable[[str], None], notifier
     loop = asyncio.get_running_loop()
     # A profile that takes long to look through must not keep the daemon from ending.
     loop.set_default_executor(Unawaited())
-    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+    for number in ENDING:
         loop.add_signal_handler(number, _told, number, stopping, hurried)
     opening = Home(settings.home).opening_seconds()
     notifier.tell("starting", seconds=opening if opening > _END_SECONDS else None)
@@ -341,8 +344,9 @@ async def assemble(
 
 
 def _ending_seconds(settings: Settings) -> float:
-    """Give the most seconds that the end may take by the settings."""
-    return settings.drain_seconds + settings.run_grace_seconds + settings.stop_grace_seconds + _END_SECONDS
+    """Give the most seconds that the end may take by the settings; a worker that is being made is waited for."""
+    most = max(settings.drain_seconds, settings.probe_seconds)
+    return most + settings.run_grace_seconds + settings.stop_grace_seconds + _END_SECONDS
 
 
 def _broker(settings: Settings) -> Broker:
@@ -447,8 +451,8 @@ def _worker_socket(home: Home, stack: contextlib.AsyncExitStack) -> tuple[str, s
     A hosted worker's own uid cannot pass the home, so its socket lies in a folder that others may pass and not list,
     and the home holds a link to it.
     """
-    # Of an earlier daemon; what is no link, nor a socket, is somebody's, and stays.
-    if os.path.islink(home.worker_socket):
+    # Of an earlier daemon, maybe of the other shape; what is no link, nor a socket, is somebody's, and stays.
+    if home.worker_socket.is_symlink() or home.worker_socket.is_socket():
         os.unlink(home.worker_socket)
     hosted = hosts.shape() is hosts.Shape.HOSTED
     path = home.bound_worker_socket(hosted=hosted)

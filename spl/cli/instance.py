@@ -129,7 +129,8 @@ def stop(home: str | None, output: str | None, timeout: float) -> None:
     try:
         # The descriptor is that of the daemon only if the lock was still held when it was opened.
         if running_pid(opened) == pid:
-            signal.pidfd_send_signal(descriptor, signal.SIGTERM)
+            with suppress(ProcessLookupError):  # told by another, it has ended since
+                signal.pidfd_send_signal(descriptor, signal.SIGTERM)
             ended = select.poll()
             ended.register(descriptor, select.POLLIN)
             if not ended.poll(timeout * 1000):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import signal
 import sys
 from typing import TYPE_CHECKING, Final
 
@@ -95,7 +96,12 @@ def _serve(settings: Settings, output: str | None, *, let_go: bool) -> None:
             detached.let_go()
 
     with contextlib.closing(taken):
-        asyncio.run(daemon.serve(settings, announce=announce, notifier=taken))
+        try:
+            asyncio.run(daemon.serve(settings, announce=announce, notifier=taken))
+        finally:
+            # Who tells it once more is late: it has given everything back, and its exit status says how it ended.
+            for number in daemon.ENDING:
+                signal.signal(number, signal.SIG_IGN)
 
 
 def _start(settings: Settings, given: Mapping[str, object], output: str | None) -> int:

@@ -186,10 +186,15 @@ class Transports:
     async def stop(self) -> None:
         """End every run and wait until each has its outcome and no worker is left."""
         self._stopped.set()
-        await asyncio.gather(*self._starts, return_exceptions=True)
-        for task in self._runs:
-            task.cancel()
-        await asyncio.gather(*self._runs, return_exceptions=True)
+        # Not only once the starts have come to something: a worker that is being made may take its time. What was
+        # being opened meanwhile is a run by then.
+        while going := self._going():
+            runs = set(self._runs)
+            # Each has begun then: cancelled before its first step, none would be seen through.
+            await asyncio.sleep(0)
+            for task in runs:
+                task.cancel()
+            await asyncio.gather(*going, return_exceptions=True)
 
     def _going(self) -> set[asyncio.Task[Any]]:
         return {*self._starts, *self._runs}

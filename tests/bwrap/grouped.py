@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import os
+import resource
+import select
 import subprocess
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -20,7 +22,7 @@ from escape.weakened import allowing_all
 from tests.bwrap.stage import options
 
 if TYPE_CHECKING:
-    from collections.abc import Collection
+    from collections.abc import Collection, Iterator
 
     from bwrap.confined import Confined
     from bwrap.process import Process
@@ -168,6 +170,44 @@ async def _cancel(stage: Stage, moved: int) -> None:
         task.cancel()
         with suppress(asyncio.CancelledError):
             await task
+
+
+async def out_of_descriptors(stage: Stage) -> dict[str, Any]:
+    """Kill a worker where not one more descriptor can be had, and begin launches with one more at each."""
+    groups, plan, image = _take(stage), stage.plan(), stage.image()
+    worker = await stage.launch(plan, image)
+    pidfd = os.pidfd_open(worker.process.pid)
+    with _most_descriptors(3):
+        worker.kill("test")
+        told: dict[str, Any] = {"died": bool(select.select([pidfd], [], [], 10)[0])}
+        ended = asyncio.create_task(worker.wait())
+        # It is seen to have ended, and looked for, with nothing to look for it by.
+        await asyncio.wait([ended], timeout=0.1)
+    os.close(pidfd)
+    told["killed"] = (await ended).killed
+    told["refusals"] = []
+    for more in range(100):
+        with _most_descriptors(pidfd + more):
+            try:
+                worker = await stage.launch(plan, image)
+            except LayerError as error:
+                told["refusals"].append([error.layer, error.observed])
+                continue
+        break
+    made = _made(groups)
+    await worker.stop("test")
+    return {**told, "made": len(made), "left": _made(groups)}
+
+
+@contextmanager
+def _most_descriptors(number: int) -> Iterator[None]:
+    """Have this process's new descriptors be below a number; those that it has, it keeps."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (number, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 
 
 async def one_too_many(stage: Stage) -> dict[str, Any]:

@@ -101,6 +101,18 @@ def test_no_group_is_left_of_a_launch_that_came_to_nothing(divided: Divided) -> 
     }
 
 
+@pytest.mark.claim("I12", "I13")
+def test_without_a_descriptor_more_a_worker_is_killed_all_the_same_and_a_launch_leaves_nothing(
+    divided: Divided,
+) -> None:
+    told = divided.daemon.play("out_of_descriptors", module="grouped")
+
+    refusals = told.pop("refusals")
+    assert len(refusals) > 10
+    assert {tuple(each) for each in refusals} == {("sandbox", "Too many open files")}
+    assert told == {"died": True, "killed": "test", "made": 1, "left": []}
+
+
 @pytest.mark.claim("I5")
 def test_the_kernel_refuses_a_group_one_process_too_many_where_it_can(divided: Divided) -> None:
     told = divided.daemon.play("one_too_many", module="grouped")

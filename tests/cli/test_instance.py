@@ -10,7 +10,11 @@ import textwrap
 from typing import TYPE_CHECKING
 
 import pytest
+from click.testing import CliRunner
 
+from spl.cli import instance
+from spl.cli.main import commands
+from spl.cli.options import Invocation
 from spl.errors import DaemonUnreachable, HomeInUse, HomeUnsafe
 from spl.home import Home, running_pid
 
@@ -117,6 +121,27 @@ def test_stop_gives_up_after_its_timeout_and_kills_nothing(
     assert running_pid(home) == holder.pid
     holder.send_signal(signal.SIGUSR1)
     assert holder.wait(30) == 0
+
+
+def test_stop_of_one_that_another_has_stopped_by_then_is_no_failure(
+    home: Home, holder: subprocess.Popen[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looks = 0
+
+    def looked(home: Home) -> int | None:
+        nonlocal looks
+        looks, found = looks + 1, running_pid(home)
+        if looks == 2:
+            # It ends right after the last look.
+            holder.terminate()
+            holder.wait(30)
+        return found
+
+    monkeypatch.setattr(instance, "running_pid", looked)
+    words = ["stop", "--home", str(home.path), "-o", "json"]
+    stopped = CliRunner().invoke(commands, words, obj=Invocation(), standalone_mode=False)
+    assert (stopped.exception, looks) == (None, 2)
+    assert json.loads(stopped.stdout) == {"stopped": holder.pid}
 
 
 def test_stop_without_a_daemon_says_that_none_runs(spl: Spl, home: Home) -> None:

@@ -8,6 +8,7 @@ import json
 import os
 import select
 import signal
+import socket
 import sqlite3
 import subprocess
 from dataclasses import replace
@@ -49,8 +50,16 @@ def test_what_a_killed_daemon_left_is_in_nobodys_way_and_one_in_the_background_i
         killed.process.wait(SECONDS)
     at = ("--home", str(home))
     assert {"spl.sock", "spl-worker.sock"} <= {path.name for path in (home / "run").iterdir()}
-    # Its pid is this process's by now, which lives.
+    # Its pid is this process's by now, which lives; and it was of the other shape, which has a link here or a socket.
     (home / "run" / "spl.pid").write_text(f"{os.getpid()}\n")
+    doors = home / "run" / "spl-worker.sock"
+    linked = doors.is_symlink()
+    doors.unlink()
+    if linked:
+        with socket.socket(socket.AF_UNIX) as other:
+            other.bind(str(doors))
+    else:
+        doors.symlink_to("/run/spl/gone/spl-worker.sock")
     begun = shape.run("serve", "--daemon", "--port", "0", *at)
     try:
         assert (begun.returncode, begun.stderr) == (0, "")
@@ -203,19 +212,24 @@ def outcomes(home: Path) -> list[dict[str, Any]]:
 
 
 @contextlib.contextmanager
-def all_but_ready(shape: Shape, home: Path) -> Iterator[tuple[subprocess.Popen[str], TextIO]]:
+def all_but_ready(shape: Shape, home: Path, **environ: str) -> Iterator[tuple[subprocess.Popen[str], TextIO]]:
     """Give a daemon that is held there, and what lets it go on when it is closed."""
-    go = home.with_name("go")
-    os.mkfifo(go)
-    go.chmod(0o666)
+    go = fifo(home.with_name("go"))
     late = replace(shape, program="tests.end_to_end.starting")
-    with late.begin("serve", "--home", str(home), "--port", "0", GO=str(go)) as starting:
+    with late.begin("serve", "--home", str(home), "--port", "0", GO=str(go), **environ) as starting:
         try:
             # Opened for writing once it is open for reading: fifo(7).
             with go.open("w") as release:
                 yield starting, release
         finally:
             starting.kill()
+
+
+def fifo(path: Path) -> Path:
+    """Make a FIFO that a daemon of any shape may read."""
+    os.mkfifo(path)
+    path.chmod(0o666)
+    return path
 
 
 @pytest.mark.one_shape
@@ -231,15 +245,22 @@ def test_whoever_asks_one_that_starts_is_answered_once_it_serves(shape: Shape, h
 
 
 @pytest.mark.one_shape
-def test_one_that_is_told_to_stop_before_it_serves_never_says_that_it_does(shape: Shape, home: Path) -> None:
-    with all_but_ready(shape, home) as (starting, release):
+def test_one_that_is_told_to_stop_before_it_serves_never_says_that_it_does_nor_hears_that_it_is_told_again(
+    shape: Shape, home: Path
+) -> None:
+    gone = fifo(home.with_name("gone"))
+    with all_but_ready(shape, home, GONE=str(gone)) as (starting, release):
         starting.send_signal(signal.SIGTERM)
         while "ShdPnd:\t0000000000000000" not in Path(f"/proc/{starting.pid}/status").read_text():
             assert starting.poll() is None
         release.close()
-        assert starting.communicate(timeout=SECONDS)[0] == ""
-        assert starting.returncode == 0
-    assert left(home) == []
+        with gone.open("w"):
+            assert left(home) == []
+            for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+                starting.send_signal(number)
+        said, complained = starting.communicate(timeout=SECONDS)
+        assert (starting.returncode, said) == (0, "")
+        assert "Traceback" not in complained
 
 
 @pytest.mark.one_shape

@@ -187,3 +187,26 @@ def test_fifty_runs_at_once_all_leave(tmp_path: Path) -> None:
         assert {await outcome(here, thread) for thread in threads} == {STOPPED}
 
     starting(tmp_path, talk, provider=provider)
+
+
+def test_a_run_is_broken_off_while_a_start_that_takes_its_time_is_waited_for(tmp_path: Path) -> None:
+    provider = Hanging()
+
+    async def talk(here: Instance, transports: Transports) -> None:
+        thread = (await transports.start(ADMINISTRATOR, MINE)).terms.thread
+        await provider.asked.wait()
+        reached, released = here.store.hold(names.LOOP)
+        late = asyncio.create_task(transports.start(ADMINISTRATOR, MINE))
+        await reached.wait()
+        (run,) = transports._runs
+        stop = asyncio.create_task(transports.stop())
+        await asyncio.wait([run], timeout=2)
+        told = run.done(), stop.done()
+        released.set()
+        await stop
+        assert told == (True, False)
+        for each in (thread, (await late).terms.thread):
+            assert await outcome(here, each) == STOPPED
+        assert here.kernel.live == {}
+
+    starting(tmp_path, talk, provider=provider)
