@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 import secrets
+import time
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
@@ -71,6 +72,32 @@ def test_what_carries_a_credential_elsewhere_is_taken_out_and_the_rest_stays(tex
 )
 def test_what_is_no_credential_stays(text: str) -> None:
     assert redacted(text) == text
+
+
+@pytest.mark.parametrize(
+    "piece",
+    [
+        "a.",
+        "a+",
+        "sk-",
+        "://",
+        "a://b",
+        "spl_",
+        "spl_run_",
+        "bearer ",
+        "bearer",
+        "%20",
+        " ",
+        "cookie:",
+        "authorization: bearer ",
+    ],
+)
+def test_no_text_takes_longer_than_its_length_is_worth(piece: str) -> None:
+    """By the square of its length the shortest of these would take a minute, the longest a second."""
+    text = f"sk- bearer cookie:://{piece * (1_000_000 // len(piece))}"
+    began = time.thread_time()
+    redacted(text)
+    assert time.thread_time() - began < 2
 
 
 def test_a_key_that_was_read_is_taken_out_in_whatever_form_and_so_is_the_one_before_it() -> None:
