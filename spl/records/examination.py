@@ -11,7 +11,7 @@ from __future__ import annotations
 import os
 import sqlite3
 import stat
-from contextlib import closing
+from contextlib import closing, suppress
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from spl.errors import InvalidBody, StoreDamaged, StoreUnavailable
@@ -37,6 +37,9 @@ if TYPE_CHECKING:
 
 _NEWEST: Final = 100
 _MOST_BODIES: Final = 1 << 20  # characters: a hundred bodies may have a hundred times that
+
+_SIDES: Final = ("-wal", "-shm", "-journal")
+_JOURNAL_MAGIC: Final = bytes.fromhex("d9d505f920a163d7")  # SQLite's file format, 3
 
 _FRAME: Final = 24  # bytes before the page in each frame of a write-ahead log, its number first
 _HEADER: Final = 32  # bytes of a write-ahead log before its first frame
@@ -70,14 +73,15 @@ def look(path: str, *, served: bool = False, longest: Backup | None = None) -> F
 
     Nothing of it is changed, but that a creation that was broken off is undone. With `served` there must be one.
     `longest` is the backup with the most records: where no mark says how far the log went, that does. Raises
-    StoreDamaged where the file is gone, empty, shorter than it says, ends below its mark or that backup, or where one
-    of its newest records is not whole; StoreUnavailable where it cannot be opened or is not a log; StoreNewer where it
+    StoreDamaged where the file is gone, empty, shorter than it says, ends below its mark or that backup, is made of
+    other parts than a log, or where one of its newest records is not whole; StoreUnavailable where it cannot be opened or is not a log; StoreNewer where it
     is of a later format, beside which not even a file of SQLite's is left that was not there.
     """
     if os.path.lexists(unfinished(path)):
         raise StoreDamaged(f"the log {path} cannot be opened: putting another in its place was broken off")
     marked = read_mark(path)
     mark = marked or 0
+    _require_own_sides(path)
     size, wal = _size(path), _size(f"{path}-wal") or 0
     if size and _size(f"{path}-journal"):
         roll_back(path)
@@ -97,6 +101,9 @@ def look(path: str, *, served: bool = False, longest: Backup | None = None) -> F
             require_log(connection, path)
         with closing(open_reader(path)) as connection:
             format_ = require_log(connection, path)
+            # Before anything is asked of it: a view in the place of the records may be without an end. The rest of an
+            # earlier format is judged before it goes forward, by who can tell the way back too.
+            _require_schema(connection, path, only=None if format_ == FORMAT else "records")
             _look_at_pages(connection, path)
             records = _look_at_newest(connection, path)
             if records < mark:
@@ -178,6 +185,23 @@ def _size(path: str) -> int | None:
     return status.st_size if stat.S_ISREG(status.st_mode) else None
 
 
+def _require_own_sides(path: str) -> None:
+    """See that what SQLite would take for a file of the log's is one, and leads to none of others.
+
+    It waits for ever at a FIFO; and with a rollback journal that names another file, as one of a transaction over
+    several databases does, it removes that file, wherever that is. No log was ever part of such a transaction.
+    """
+    for side in _SIDES:
+        if os.path.lexists(f"{path}{side}") and _size(f"{path}{side}") is None:
+            raise StoreUnavailable(f"the log {path} cannot be opened: its {side} file is not a regular file")
+    with suppress(FileNotFoundError), open(f"{path}-journal", "rb") as journal:
+        journal.seek(max(0, os.fstat(journal.fileno()).st_size - len(_JOURNAL_MAGIC)))
+        if journal.tell() and journal.read() == _JOURNAL_MAGIC:
+            raise StoreUnavailable(
+                f"the log {path} cannot be opened: its rollback journal names another file, which SQLite would remove"
+            )
+
+
 def _gone(path: str, size: int | None, why: str) -> StoreDamaged:
     return StoreDamaged(f"the log {path} is {'gone' if size is None else 'empty'} {why}", remedy=_BEGIN_ANEW)
 
@@ -232,7 +256,11 @@ def _pages_ahead(path: str, size: int) -> Iterator[int]:
         os.close(descriptor)
 
 
-def _require_schema(connection: sqlite3.Connection, named: str) -> None:
-    """See that the tables, indexes and triggers are a log's own: a trigger more could change what is written."""
+def _require_schema(connection: sqlite3.Connection, named: str, *, only: str | None = None) -> None:
+    """See that the tables, indexes and triggers are a log's own: a trigger more could change what is written.
+
+    `only` is the one name to be looked at.
+    """
     for part in strangers(connection):
-        raise StoreDamaged(f"the log {named} is damaged: its {part.type} {part.name!a} {part.fault}")
+        if only in (None, part.name):
+            raise StoreDamaged(f"the log {named} is damaged: its {part.type} {part.name!a} {part.fault}")
