@@ -11,7 +11,7 @@ from __future__ import annotations
 import os
 import sqlite3
 import stat
-from contextlib import closing, suppress
+from contextlib import closing
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from spl.errors import InvalidBody, StoreDamaged, StoreUnavailable
@@ -37,9 +37,6 @@ if TYPE_CHECKING:
 
 _NEWEST: Final = 100
 _MOST_BODIES: Final = 1 << 20  # characters: a hundred bodies may have a hundred times that
-
-_SIDES: Final = ("-wal", "-shm", "-journal")
-_JOURNAL_MAGIC: Final = bytes.fromhex("d9d505f920a163d7")  # SQLite's file format, 3
 
 _FRAME: Final = 24  # bytes before the page in each frame of a write-ahead log, its number first
 _HEADER: Final = 32  # bytes of a write-ahead log before its first frame
@@ -81,7 +78,6 @@ def look(path: str, *, served: bool = False, longest: Backup | None = None) -> F
         raise StoreDamaged(f"the log {path} cannot be opened: putting another in its place was broken off")
     marked = read_mark(path)
     mark = marked or 0
-    _require_own_sides(path)
     size, wal = _size(path), _size(f"{path}-wal") or 0
     if size and _size(f"{path}-journal"):
         roll_back(path)
@@ -183,23 +179,6 @@ def _size(path: str) -> int | None:
     except OSError:
         return None
     return status.st_size if stat.S_ISREG(status.st_mode) else None
-
-
-def _require_own_sides(path: str) -> None:
-    """See that what SQLite would take for a file of the log's is one, and leads to none of others.
-
-    It waits for ever at a FIFO; and with a rollback journal that names another file, as one of a transaction over
-    several databases does, it removes that file, wherever that is. No log was ever part of such a transaction.
-    """
-    for side in _SIDES:
-        if os.path.lexists(f"{path}{side}") and _size(f"{path}{side}") is None:
-            raise StoreUnavailable(f"the log {path} cannot be opened: its {side} file is not a regular file")
-    with suppress(FileNotFoundError), open(f"{path}-journal", "rb") as journal:
-        journal.seek(max(0, os.fstat(journal.fileno()).st_size - len(_JOURNAL_MAGIC)))
-        if journal.tell() and journal.read() == _JOURNAL_MAGIC:
-            raise StoreUnavailable(
-                f"the log {path} cannot be opened: its rollback journal names another file, which SQLite would remove"
-            )
 
 
 def _gone(path: str, size: int | None, why: str) -> StoreDamaged:
