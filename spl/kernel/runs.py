@@ -129,7 +129,7 @@ class Run:
         """Have the run end at its next step, for the daemon stops; one that needs no other step completes.
 
         A model call that is under way is not broken off by this: it is paid for, and its reply comes on record. One
-        that waits for its money is not made.
+        that waits for its money is not made, and of the calls that were allowed the newest alone may still be run.
         """
         self._leaving = STOPPED
         self.budget.called_off = True
@@ -298,6 +298,8 @@ class Run:
         proposed, tool = self.calls.runnable(call, sandboxed=False), TOOLS[call.name]
         if tool.domain is Domain.KERNEL_TRUST and self.terms.transport != IN_PROCESS:
             raise CallNotAllowed(f"the tool {call.name!r} is for runs in process")
+        if self._leaving is not None and proposed is not self.calls.newest:
+            self._conclude(self._leaving)
         if self.end is not None:
             # An allow is for now, and not to be kept for later: a run that is stopped does nothing more.
             raise CallNotAllowed(f"the run is ending: {self.end.summary}")
