@@ -71,8 +71,9 @@ def look(path: str, *, served: bool = False, longest: Backup | None = None) -> F
     Nothing of it is changed, but that a creation that was broken off is undone. With `served` there must be one.
     `longest` is the backup with the most records: where no mark says how far the log went, that does. Raises
     StoreDamaged where the file is gone, empty, shorter than it says, ends below its mark or that backup, is made of
-    other parts than a log, or where one of its newest records is not whole; StoreUnavailable where it cannot be opened or is not a log; StoreNewer where it
-    is of a later format, beside which not even a file of SQLite's is left that was not there.
+    other parts than a log, or where one of its newest records is not whole; StoreUnavailable where it cannot be opened
+    or is not a log; StoreNewer where it is of a later format, beside which not even a file of SQLite's is left that was
+    not there.
     """
     if os.path.lexists(unfinished(path)):
         raise StoreDamaged(f"the log {path} cannot be opened: putting another in its place was broken off")

@@ -225,8 +225,12 @@ def test_a_rollback_journal_cannot_have_a_file_elsewhere_removed(log: Path, tmp_
     ("statements", "said"),
     [
         (
-            "DROP TABLE records; CREATE VIEW records AS WITH RECURSIVE without_end(sequence) AS "
-            "(SELECT 1 UNION ALL SELECT sequence + 1 FROM without_end) SELECT * FROM without_end",
+            """
+            DROP TABLE records;
+            CREATE VIEW records AS WITH RECURSIVE without_end (sequence) AS (
+                SELECT 1 UNION ALL SELECT sequence + 1 FROM without_end
+            ) SELECT * FROM without_end;
+            """,
             "view 'records' is none of a log's",
         ),
         (
