@@ -93,11 +93,11 @@ def test_what_is_no_credential_stays(text: str) -> None:
     ],
 )
 def test_no_text_takes_longer_than_its_length_is_worth(piece: str) -> None:
-    """By the square of its length the shortest of these would take a minute, the longest a second."""
-    text = f"sk- bearer cookie:://{piece * (1_000_000 // len(piece))}"
+    """By the square of its length some of these would take ten seconds."""
+    text = f"sk- bearer cookie:://{piece * (60_000 // len(piece))}"
     began = time.thread_time()
     redacted(text)
-    assert time.thread_time() - began < 2
+    assert time.thread_time() - began < 0.5
 
 
 def test_a_key_that_was_read_is_taken_out_in_whatever_form_and_so_is_the_one_before_it() -> None:
