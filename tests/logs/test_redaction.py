@@ -94,7 +94,7 @@ def test_what_is_no_credential_stays(text: str) -> None:
 )
 def test_no_text_takes_longer_than_its_length_is_worth(piece: str) -> None:
     """By the square of its length some of these would take ten seconds."""
-    text = f"sk- bearer cookie:://{piece * (60_000 // len(piece))}"
+    text = f"sk- {piece * (60_000 // len(piece))}"
     began = time.thread_time()
     redacted(text)
     assert time.thread_time() - began < 0.5
