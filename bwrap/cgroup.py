@@ -245,9 +245,13 @@ def take() -> Groups:
 def sweep(folder: str, name: str) -> list[int] | None:
     """Kill what is left in a worker's group of an earlier daemon, and remove it; gives the pids, or None if it stays.
 
-    A folder that is not called as the group of that `name` would be is none, and left alone.
+    A folder that is not called as the group of that `name` would be, or that does not lie itself in a cgroup that is
+    delegated, is none, and left alone.
     """
-    if os.path.basename(folder) != f"{_WORKER}{name}" or not os.path.isdir(folder):
+    parent, child = os.path.split(folder)
+    if child != f"{_WORKER}{name}" or os.path.realpath(folder) != folder or not os.path.isdir(folder):
+        return []
+    if not _marked(Place("", parent, "")):
         return []
     try:
         found = processes(folder)

@@ -89,6 +89,8 @@ class Ledger:
         """
         killed: list[int] = []
         for path in sorted(self._folder.iterdir()):
+            if path.is_symlink() or not path.is_file():
+                continue  # none of ours; a FIFO would be waited for
             with suppress(ValueError, KeyError, TypeError):
                 said = json.loads(path.read_text())
                 if said["boot"] != self._boot:

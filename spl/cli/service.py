@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 import click
 
+from bwrap.text import printable
 from spl.cli.options import examples, output_option
 from spl.cli.output import print_json, print_line, print_listing
 from spl.cli.text import shown
@@ -96,7 +97,7 @@ def show(name: str, output: str | None) -> None:
     if _WRITTEN in text:
         path = _own_path()
         text = text.replace(_WRITTEN, _quoted(path))
-        for reason in _unsafe(path) if name == _SYSTEM else ():
+        for reason in (*_unnamed(path), *(_unsafe(path) if name == _SYSTEM else ())):
             click.echo(f"spl: warning: {shown(reason)}", err=True)
     if output == "json":
         print_json({"object": "service_file", "name": name, "path": FILES[name].path, "text": text})
@@ -117,12 +118,20 @@ def _quoted(path: str) -> str:
     path = path.replace("%", "%%")
     if re.fullmatch(r"[\w%/.+@:-]+", path, re.ASCII):
         return path
-    return '"{}"'.format(path.replace("\\", "\\\\").replace('"', '\\"'))
+    # A line's end in it would begin a directive of whoever has made the folder.
+    return '"{}"'.format(printable(path.replace("\\", "\\\\").replace('"', '\\"')))
+
+
+def _unnamed(path: str) -> Iterator[str]:
+    """Yield why systemd takes this path for no program's, be it written as it may."""
+    if re.search(r"[\x00-\x1f\x7f\"'\\]", path):
+        yield f"systemd starts no program whose path has a quote, a backslash or a control character: {path!r}"
 
 
 def _unsafe(path: str) -> Iterator[str]:
     """Yield why the system's unit cannot run this path as root, or should not."""
-    for each in dict.fromkeys((path, os.path.realpath(path), os.path.realpath(sys.executable))):
+    package = os.path.realpath(Path(__file__).parents[1])
+    for each in dict.fromkeys((path, os.path.realpath(path), os.path.realpath(sys.executable), package)):
         if not os.path.lexists(each):
             yield f"there is no {each!r}"
             continue

@@ -57,6 +57,10 @@ class BudgetExhausted(Exception):
         self.needed_usd = needed_usd
 
 
+class CalledOff(Exception):
+    """A call that waited for its money, and whose run is to end since: it is not made."""
+
+
 class Account(Protocol):
     """Where a run's calls are paid from; None is no ceiling.
 
@@ -86,7 +90,7 @@ class Account(Protocol):
         ...
 
     def reserve(self, usd: Decimal) -> None:
-        """Set aside what a call can cost; it is settled once."""
+        """Set aside what a call can cost; it is settled once. Raises CalledOff where it is not to be made any more."""
         ...
 
     def settle(self, reserved: Decimal, cost_usd: Decimal, usage: Usage) -> None:
@@ -181,8 +185,8 @@ class Broker:
         """Make one model call; without a model the provider's default is asked.
 
         Raises ProviderFailed if there is no usable reply, or if a bounded account has no ceiling; ModelUnpriced if a
-        ceiling is to hold and the model has no price; BudgetExhausted, before the call, if what is left does not pay
-        for it.
+        ceiling is to hold and the model has no price; before the call, BudgetExhausted if what is left does not pay
+        for it, and what reserving raises.
         """
         model = request.model or self.provider.default_model
         price = self.price(model)

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from decimal import ROUND_UP, Decimal
 from typing import TYPE_CHECKING
 
+from spl.inference.broker import CalledOff
 from spl.inference.model import Usage as Taken
 from spl.inference.scale import Scale
 from spl.kernel.names import SANDBOXED
@@ -23,7 +24,10 @@ if TYPE_CHECKING:
 
 @dataclass(slots=True)
 class Budget:
-    """A run's account with the broker; `turns` are replies on record, tokens and money what was paid for."""
+    """A run's account with the broker; `turns` are replies on record, tokens and money what was paid for.
+
+    One that is `called_off` pays for no further call.
+    """
 
     terms: Terms
     usage: Usage
@@ -31,6 +35,7 @@ class Budget:
     tokens: int = 0
     spent_usd: Decimal = Decimal(0)
     scale: Scale = field(default_factory=Scale)
+    called_off: bool = False
     _reserved: Decimal | None = None
     _closed: bool = False
 
@@ -39,7 +44,12 @@ class Budget:
         return nullcontext() if self.terms.daily_cost_usd is None else self.usage.queue(self.terms.actor)
 
     def reserve(self, usd: Decimal) -> None:
-        """Set aside what a call can cost; a run makes one at a time, so it is for the runs beside it that it counts."""
+        """Set aside what a call can cost; a run makes one at a time, so it is for the runs beside it that it counts.
+
+        Raises CalledOff once it is.
+        """
+        if self.called_off:
+            raise CalledOff
         self._reserved = usd
         self.usage.reserve(self.terms.actor, usd)
 

@@ -53,6 +53,11 @@ class Calls:
         """Go on with another reply; the calls of the one before are gone."""
         self.reply, self._proposed, self._refused = reply, {}, set()
 
+    @property
+    def newest(self) -> Proposed | None:
+        """Give the call that was judged last: an honest loop has run each before it proposes the next."""
+        return next(reversed(self._proposed.values()), None)
+
     def find(self, id: str) -> Call:  # noqa: A002 - the field's own name
         """Give the call with this id; raises `CallNotInReply`."""
         for call in self.reply.calls if self.reply is not None else ():

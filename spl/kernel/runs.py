@@ -21,7 +21,7 @@ from spl.errors import (
     SplError,
     StoreUnavailable,
 )
-from spl.inference.broker import BudgetExhausted
+from spl.inference.broker import BudgetExhausted, CalledOff
 from spl.inference.model import Request
 from spl.kernel import bodies, guard, payloads
 from spl.kernel.calls import Calls, Proposed
@@ -122,14 +122,17 @@ class Run:
             )
         if self.end is None or self.end.outcome != "cancelled":
             self.end = Outcome("cancelled", f"Stopped by {by}.", stopped_by=by)
+        self.budget.called_off = True
         self.ending.set()
 
     def leave(self) -> None:
         """Have the run end at its next step, for the daemon stops; one that needs no other step completes.
 
-        A model call that is under way is not broken off by this: it is paid for, and its reply comes on record.
+        A model call that is under way is not broken off by this: it is paid for, and its reply comes on record. One
+        that waits for its money is not made, and of the calls that were allowed the newest alone may still be run.
         """
         self._leaving = STOPPED
+        self.budget.called_off = True
 
     async def until_ending(self, loop: asyncio.Future[Any]) -> None:
         """Wait until a run's loop is done, or is to come to its end."""
@@ -184,6 +187,8 @@ class Run:
         )
         try:
             charged = await self.broker.infer(request, budget)
+        except CalledOff:
+            return {"end": self._conclude(STOPPED).outcome}
         except BudgetExhausted as exhausted:
             return {"end": self._conclude(budget.spent(exhausted.needed_usd)).outcome}
         except SplError as error:
@@ -293,6 +298,8 @@ class Run:
         proposed, tool = self.calls.runnable(call, sandboxed=False), TOOLS[call.name]
         if tool.domain is Domain.KERNEL_TRUST and self.terms.transport != IN_PROCESS:
             raise CallNotAllowed(f"the tool {call.name!r} is for runs in process")
+        if self._leaving is not None and proposed is not self.calls.newest:
+            self._conclude(self._leaving)
         if self.end is not None:
             # An allow is for now, and not to be kept for later: a run that is stopped does nothing more.
             raise CallNotAllowed(f"the run is ending: {self.end.summary}")

@@ -70,10 +70,11 @@ def look(path: str, *, served: bool = False, longest: Backup | None = None) -> F
 
     Nothing of it is changed, but that a creation that was broken off is undone. With `served` there must be one.
     `longest` is the backup with the most records: where no mark says how far the log went, that does. Raises
-    StoreDamaged where the file is gone, empty, shorter than it says, ends below its mark or that backup, or where one
-    of its newest records is not whole; StoreUnavailable where it cannot be opened or is not a log; StoreNewer where it
-    is of a later format, beside which not even a file of SQLite's is left that was not there, unless it was not closed:
-    what is in its write-ahead log is found by an index of SQLite's, hub.db-shm, which is made anew.
+    StoreDamaged where the file is gone, empty, shorter than it says, ends below its mark or that backup, is made of
+    other parts than a log, or where one of its newest records is not whole; StoreUnavailable where it cannot be opened
+    or is not a log; StoreNewer where it is of a later format, beside which not even a file of SQLite's is left that was
+    not there, unless it was not closed: what is in its write-ahead log is found by an index of SQLite's, hub.db-shm,
+    which is made anew.
     """
     if os.path.lexists(unfinished(path)):
         raise StoreDamaged(f"the log {path} cannot be opened: putting another in its place was broken off")
@@ -98,6 +99,9 @@ def look(path: str, *, served: bool = False, longest: Backup | None = None) -> F
             require_log(connection, path)
         with closing(open_reader(path)) as connection:
             format_ = require_log(connection, path)
+            # Before anything is asked of it: a view in the place of the records may be without an end. The rest of an
+            # earlier format is judged before it goes forward, by who can tell the way back too.
+            _require_schema(connection, path, only=None if format_ == FORMAT else "records")
             _look_at_pages(connection, path)
             records = _look_at_newest(connection, path)
             if records < mark:
@@ -233,7 +237,11 @@ def _pages_ahead(path: str, size: int) -> Iterator[int]:
         os.close(descriptor)
 
 
-def _require_schema(connection: sqlite3.Connection, named: str) -> None:
-    """See that the tables, indexes and triggers are a log's own: a trigger more could change what is written."""
+def _require_schema(connection: sqlite3.Connection, named: str, *, only: str | None = None) -> None:
+    """See that the tables, indexes and triggers are a log's own: a trigger more could change what is written.
+
+    `only` is the one name to be looked at.
+    """
     for part in strangers(connection):
-        raise StoreDamaged(f"the log {named} is damaged: its {part.type} {part.name!a} {part.fault}")
+        if only in (None, part.name):
+            raise StoreDamaged(f"the log {named} is damaged: its {part.type} {part.name!a} {part.fault}")

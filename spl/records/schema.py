@@ -19,6 +19,9 @@ APPLICATION_ID: Final = 0x73706C31  # "spl1": file(1) and we know a log by it
 # A WAL that grew while a long read held it is cut back to this many bytes once it can be.
 _WAL_KEPT: Final = 64 * 1024 * 1024
 
+# How a rollback journal ends that names another file (SQLite's file format, 3).
+_NAMES_ANOTHER: Final = bytes.fromhex("d9d505f920a163d7")
+
 # What SQLite says of a file that is not what it wrote.
 _DAMAGED: Final = frozenset((sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB))
 
@@ -180,8 +183,9 @@ class _Connection(sqlite3.Connection):
 def connect(path: str, mode: str) -> sqlite3.Connection:
     """Connect to a database in a mode of SQLite's, `ro` or `rw`, without transactions of Python's own making.
 
-    Raises StoreUnavailable.
+    Raises StoreUnavailable, also where something beside it is none of its own.
     """
+    _require_own_sides(path)
     uri = f"file:{quote(os.fsencode(os.path.abspath(path)))}?mode={mode}"
     try:
         return sqlite3.connect(
@@ -189,6 +193,30 @@ def connect(path: str, mode: str) -> sqlite3.Connection:
         )
     except sqlite3.Error as error:
         raise StoreUnavailable(f"the log {path} cannot be opened: {error}") from error
+
+
+def _require_own_sides(path: str) -> None:
+    """See that what SQLite would take for a file of a database's is one, and leads to none of others.
+
+    It waits for ever at a FIFO; and with a rollback journal that names another file, as one of a transaction over
+    several databases does, it removes that file, wherever that is. No log was ever part of such a transaction.
+    """
+    real, cannot = os.path.realpath(path), f"the log {path} cannot be opened"
+    for side in ("-wal", "-shm", "-journal"):
+        with suppress(OSError):
+            if not stat.S_ISREG(os.lstat(f"{real}{side}").st_mode):
+                raise StoreUnavailable(f"{cannot}: its {side} file is not a regular file")
+    try:
+        with open(f"{real}-journal", "rb") as journal:
+            journal.seek(max(0, os.fstat(journal.fileno()).st_size - len(_NAMES_ANOTHER)))
+            if journal.tell() and journal.read() == _NAMES_ANOTHER:
+                raise StoreUnavailable(
+                    f"{cannot}: its rollback journal names another file, which SQLite would remove"
+                )
+    except FileNotFoundError:
+        return
+    except OSError as error:
+        raise StoreUnavailable(f"{cannot}: its -journal file: {error.strerror}") from None
 
 
 def _make_private(path: str) -> None:

@@ -1,7 +1,9 @@
 from __future__ import annotations
 
 import os
+import subprocess
 from contextlib import ExitStack
+from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 import pytest
@@ -15,7 +17,6 @@ from tests.delegated import delegated
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
-    from pathlib import Path
 
     from escape.installation import Installation
     from tests.delegated import Delegated
@@ -285,6 +286,24 @@ def test_a_folder_that_bears_another_name_is_no_group_to_sweep(tmp_path: Path) -
 
     assert cgroup.sweep(str(tmp_path / "worker-1"), "2") == []
     assert (tmp_path / "worker-1").is_dir()
+
+
+def test_a_group_that_is_not_delegated_or_is_led_to_is_not_swept(tmp_path: Path) -> None:
+    with delegated(0) as root, subprocess.Popen(["/bin/cat"], stdin=subprocess.PIPE) as other:
+        inner = f"{root.folder}/worker-1/worker-2"
+        os.makedirs(inner)
+        Path(inner, "cgroup.procs").write_text(str(other.pid))
+        (tmp_path / "worker-2").symlink_to(inner)
+        (tmp_path / "worker-1").symlink_to(f"{root.folder}/worker-1")
+
+        assert cgroup.sweep(inner, "2") == []
+        assert cgroup.sweep(str(tmp_path / "worker-2"), "2") == []
+        assert cgroup.sweep(str(tmp_path / "worker-1"), "1") == []
+        assert other.poll() is None
+        # By its own name it would end.
+        os.setxattr(f"{root.folder}/worker-1", "user.delegate", b"1")
+        assert cgroup.sweep(inner, "2") == [other.pid]
+        assert other.wait() == -9
 
 
 def test_a_kill_by_the_kernel_for_memory_is_told_from_any_other(tmp_path: Path) -> None:

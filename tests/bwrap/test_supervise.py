@@ -181,6 +181,15 @@ def test_a_sweep_strikes_an_entry_that_says_nothing(tmp_path: Path, text: str) -
     assert list(tmp_path.iterdir()) == []
 
 
+def test_a_sweep_leaves_what_is_no_file_and_waits_for_nothing(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "1")
+    (tmp_path / "2").mkdir()
+    (tmp_path / "3").symlink_to("/dev/zero")
+
+    assert Ledger(str(tmp_path)).sweep() == []
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["1", "2", "3"]
+
+
 @pytest.mark.skipif(os.getuid() != 0, reason="a process under another uid needs root")
 def test_a_sweep_kills_what_else_runs_under_a_recorded_uid_that_nobody_holds(tmp_path: Path) -> None:
     before = Ledger(str(tmp_path), Pool(60980, 60981))

@@ -43,21 +43,39 @@ def test_a_file_is_printed_as_it_is_but_for_the_path_of_this_command(spl: Spl, n
 
 @pytest.mark.parametrize("name", UNITS)
 def test_a_path_is_written_as_the_service_manager_reads_it(tmp_path: Path, name: str) -> None:
-    folder = tmp_path / 'of 100% "x"'
+    folder = tmp_path / "of 100% of it"
     folder.mkdir()
     link = folder / "spl"
     link.symlink_to(os.path.join(os.path.dirname(sys.executable), "spl"))
 
     printed = subprocess.run([link, "service", "show", name], capture_output=True, text=True, timeout=60)
 
-    path = f'{tmp_path}/of 100%% \\"x\\"/spl'
+    path = f"{tmp_path}/of 100%% of it/spl"
     assert f'\nExecStart="{path}" serve' in printed.stdout
+    assert "no program" not in printed.stderr
+
+
+@pytest.mark.parametrize("name", UNITS)
+def test_a_path_cannot_become_a_directive_and_one_that_no_unit_can_start_is_warned_of(
+    tmp_path: Path, name: str
+) -> None:
+    folder = tmp_path / 'a "b"\nExecStart=' / "bin"
+    folder.mkdir(parents=True)
+    link = folder / "spl"
+    link.symlink_to(os.path.join(os.path.dirname(sys.executable), "spl"))
+
+    printed = subprocess.run([link, "service", "show", name], capture_output=True, text=True, timeout=60)
+
+    assert f'\nExecStart="{tmp_path}/a \\"b\\"\\nExecStart=/bin/spl" serve' in printed.stdout
+    assert printed.stdout.count("\nExecStart=") == 1
+    assert "systemd starts no program whose path has a quote" in printed.stderr
 
 
 def test_an_spl_that_the_system_cannot_start_or_others_could_replace_is_warned_of(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sys, "executable", "/bin/sh")
+    monkeypatch.setattr(service, "__file__", "/usr/lib/cli/service.py")
     open_folder = tmp_path / "open"
     open_folder.mkdir()
     open_folder.chmod(0o777)
@@ -71,6 +89,9 @@ def test_an_spl_that_the_system_cannot_start_or_others_could_replace_is_warned_o
     assert list(service._unsafe("/bin/sh")) == []
     (missing,) = service._unsafe("/usr/bin/no-such-spl")
     assert missing == "there is no '/usr/bin/no-such-spl'"
+    # The package may lie elsewhere than what starts it: a checkout that was installed in place.
+    monkeypatch.setattr(service, "__file__", str(open_folder / "cli" / "service.py"))
+    assert any(f"{str(open_folder)!r} would run as root" in each for each in service._unsafe("/bin/sh"))
 
 
 def test_a_warning_goes_beside_the_text_and_not_into_it(spl: Spl, tmp_path: Path) -> None:

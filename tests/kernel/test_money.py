@@ -114,6 +114,30 @@ def test_a_call_waits_for_the_money_that_another_run_of_the_actor_may_give_back(
     asyncio.run(talk())
 
 
+@pytest.mark.parametrize("told", ["to leave", "to stop"])
+def test_a_run_that_is_told_to_end_while_it_waits_for_money_spends_none(tmp_path: Path, told: str) -> None:
+    provider = Half(replies_of(tmp_path, says("on")))
+
+    async def talk() -> None:
+        async with instance(tmp_path, provider=provider) as here:
+            await here.tier("trial", daily_cost_usd=1.3, default_budget_usd=1)
+            await here.tier("trial", token_budget=10**9)
+            runs = [await here.open() for _ in range(3)]
+            calls = [asyncio.create_task(turn(run)) for run in runs]
+            await provider.asked.wait()
+            # The second waits for what the first has reserved, and the third for its turn.
+            for run in runs:
+                run.leave() if told == "to leave" else run.stop(MEMBER)
+            provider.released.set()
+            first, *others = await bounded(asyncio.gather(*calls))
+            assert first["reply"]["text"] == "on"
+            assert others == [{"end": "failed" if told == "to leave" else "cancelled"}] * 2
+            assert [run.budget.tokens for run in runs] == [4096, 0, 0]
+            assert here.kernel.usage.spent(MEMBER) == runs[0].budget.spent_usd
+
+    asyncio.run(talk())
+
+
 def test_runs_of_one_actor_go_on_side_by_side_where_their_model_costs_nothing(tmp_path: Path) -> None:
     class Meeting(ScriptProvider):
         meet = asyncio.Barrier(3)

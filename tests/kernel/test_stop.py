@@ -103,6 +103,25 @@ def test_a_call_that_was_allowed_before_the_stop_is_not_run_after_it(tmp_path: P
     at_the_doors(tmp_path, NOTE, talk=talk)
 
 
+def test_of_the_calls_that_were_allowed_before_the_daemon_stops_only_the_newest_is_still_run(
+    tmp_path: Path,
+) -> None:
+    async def talk(here: Instance, run: Run) -> None:
+        await turn(run)
+        for call_id in ("c1", "c2", "c3"):
+            assert (await propose(run, call_id))["decision"] == "allow"
+        run.leave()
+        await run.door("call", {"call_id": "c3"})
+        why = await refused(here, run, "call", {"call_id": "c1"}, CallNotAllowed)
+        assert why == "the run is ending: The daemon was stopped while the run was going."
+        assert run.ending.is_set()
+        body = await outcome(here, run)
+        assert (body["outcome"], body["tool_calls_ok"], body["tool_calls_failed"]) == ("failed", 1, 2)
+
+    three = calls(*(call("record_note", f"c{number}", text="one") for number in (1, 2, 3)))
+    at_the_doors(tmp_path, three, talk=talk)
+
+
 @pytest.mark.claim("T7")
 def test_a_stopped_run_makes_no_further_model_call(tmp_path: Path) -> None:
     async def talk(here: Instance, run: Run) -> None:

@@ -8,10 +8,12 @@ import random
 import shutil
 import signal
 import sqlite3
+import struct
 import subprocess
 import sys
 from contextlib import closing
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
@@ -26,7 +28,6 @@ from tests.records.logs import opened, read, write
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from pathlib import Path
 
     from spl.records.record import Record
     from spl.records.writer import Append, Outcome
@@ -124,9 +125,28 @@ def replace(path: Path, old: bytes, new: bytes) -> None:
 
 
 def delete(path: Path, sequence: int) -> None:
+    """Delete a record and leave all that keeps others from it as it was."""
+    trigger = "records_are_not_deleted"
     with closing(sqlite3.connect(path, isolation_level=None)) as connection:
-        connection.execute("DROP TRIGGER records_are_not_deleted")
+        [(said,)] = connection.execute("SELECT sql FROM sqlite_schema WHERE name = ?", (trigger,))
+        connection.execute(f"DROP TRIGGER {trigger}")
         connection.execute("DELETE FROM records WHERE sequence = ?", (sequence,))
+        connection.execute(said)
+
+
+def lay_journal(log: Path, *, names: Path) -> None:
+    """Put a rollback journal beside a log that is to be undone, as of a transaction over it and another database.
+
+    See SQLite's file format, 3: it holds the first page as it is, and the path of what SQLite is to remove after that.
+    """
+    size, nonce, magic = 4096, 1, bytes.fromhex("d9d505f920a163d7")
+    content = log.read_bytes()
+    checked = nonce + sum(content[at] for at in range(size - 200, 0, -200))
+    head = magic + struct.pack(">5I", 1, nonce, len(content) // size, 512, size)
+    first = struct.pack(">I", 1) + content[:size] + struct.pack(">I", checked)
+    name = os.fsencode(names)
+    last = struct.pack(">I", (1 << 30) // size + 1) + name + struct.pack(">2I", len(name), sum(name)) + magic
+    Path(f"{log}-journal").write_bytes(head.ljust(512, b"\0") + first + last)
 
 
 # --- at rest ---
@@ -183,6 +203,48 @@ def test_what_is_no_file_in_the_place_of_the_log_is_not_called_gone(
     with pytest.raises(StoreUnavailable, match="it is not a regular file") as error:
         look(str(log), served=True)
     assert type(error.value) is StoreUnavailable
+
+
+@pytest.mark.parametrize("side", ["-wal", "-shm", "-journal"])
+def test_what_is_no_file_beside_the_log_is_refused_and_not_waited_for(log: Path, side: str) -> None:
+    os.mkfifo(f"{log}{side}")
+    with pytest.raises(StoreUnavailable, match=f"its {side} file is not a regular file"):
+        look(str(log))
+
+
+def test_a_rollback_journal_cannot_have_a_file_elsewhere_removed(log: Path, tmp_path: Path) -> None:
+    other = tmp_path / "other"
+    other.write_text("somebody's")
+    lay_journal(log, names=other)
+    with pytest.raises(StoreUnavailable, match="its rollback journal names another file"):
+        look(str(log))
+    assert other.read_text() == "somebody's"
+
+
+@pytest.mark.parametrize(
+    ("statements", "said"),
+    [
+        (
+            """
+            DROP TABLE records;
+            CREATE VIEW records AS WITH RECURSIVE without_end (sequence) AS (
+                SELECT 1 UNION ALL SELECT sequence + 1 FROM without_end
+            ) SELECT * FROM without_end;
+            """,
+            "view 'records' is none of a log's",
+        ),
+        (
+            "CREATE TRIGGER lost BEFORE INSERT ON records BEGIN SELECT RAISE(IGNORE); END",
+            "trigger 'lost' is none of a log's",
+        ),
+    ],
+)
+def test_nothing_is_asked_of_or_written_to_what_is_made_otherwise_than_a_log(
+    log: Path, statements: str, said: str
+) -> None:
+    with closing(sqlite3.connect(log)) as connection:
+        connection.executescript(statements)
+    assert said in refused(log).message
 
 
 def test_without_its_mark_a_log_is_measured_by_the_longest_backup(log: Path) -> None:
