@@ -81,6 +81,7 @@ def test_a_manager_that_reads_nothing_is_not_waited_for(manager: socket.socket) 
         ("4000000", "1", 10.0),
         ("0", "ours", 10.0),
         ("soon", "ours", 10.0),
+        ("9" * 400, "ours", 10.0),
         ("", "", 10.0),
     ],
 )
