@@ -43,9 +43,9 @@ class Notifier:
             environ.pop(name, "") for name in ("NOTIFY_SOCKET", "WATCHDOG_USEC", "WATCHDOG_PID")
         )
         # See sd_watchdog_enabled(3): a pid that is not ours means another of this service's processes.
-        ours = pid in ("", str(os.getpid())) and microseconds.isdecimal() and int(microseconds) > 0
+        ours = pid in ("", str(os.getpid())) and microseconds.isdecimal() and float(microseconds) > 0
         # Other kinds of addresses (AF_VSOCK) are a virtual machine's first process's.
-        return cls(path if path[:1] in ("/", "@") else None, int(microseconds) / 1e6 if ours else None)
+        return cls(path if path[:1] in ("/", "@") else None, float(microseconds) / 1e6 if ours else None)
 
     def close(self) -> None:
         """Tell nobody any more."""

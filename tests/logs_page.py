@@ -141,8 +141,11 @@ In the journal each line has the priority of its level (sd-daemon(3)), so `-p` f
 ```
 journalctl -u spl-serve -p err                  # what somebody has to do something about
 journalctl -u spl-serve -p warning --since today
-journalctl -u spl-serve -o cat | jq -c 'select(.event == "running sandboxed") | [.thread, .pid]'
+journalctl -u spl-serve -o cat | jq -Rc 'fromjson? | select(.event? == "running sandboxed") | [.thread, .pid]'
 ```
+
+`fromjson?` passes over what is no JSON: systemd's own lines, where a daemon says that it serves, and why one could not
+start, which `-p err` has too.
 
 The same of a daemon in the background:
 

@@ -55,7 +55,7 @@ to is counted as a start, a verdict or a commit.
 
 ## Alerts and a dashboard
 
-In `contrib/`, to be copied and changed:
+In `contrib/`, which a wheel installs as `spl/contrib/` in `site-packages`, to be copied and changed:
 
 | file | what it is |
 |---|---|

@@ -98,6 +98,7 @@ def test_what_a_manager_had_no_room_for_is_told_with_the_next_word(manager: sock
         ("4000000", "1", 10.0),
         ("0", "ours", 10.0),
         ("soon", "ours", 10.0),
+        ("9" * 400, "ours", 10.0),
         ("", "", 10.0),
     ],
 )

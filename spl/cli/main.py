@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final, NoReturn
 
 import click
 
-from spl import __version__
+from spl import __version__, journal
 from spl.cli.options import COMPLETE, STREAM, Invocation
 from spl.cli.text import shown
 from spl.errors import HostRefused, Internal, SplError
@@ -132,7 +132,9 @@ def commands() -> None:
 
 def main() -> NoReturn:
     """Run the command of this process's arguments and exit with its status."""
-    invocation = Invocation()
+    # Now: the daemon takes the variable that says so out of its environment.
+    to_journal = sys.stderr is not None and journal.is_at(2)
+    invocation = Invocation(begins=journal.ERROR if to_journal else "")
     if os.environ.get(COMPLETE):
         _complete()
     try:
@@ -143,12 +145,12 @@ def main() -> NoReturn:
         _show(error)
         sys.exit(error.exit_code)
     except SplError as error:
-        _report(error, invocation.output)
+        _report(error, invocation)
         sys.exit(error.exit_status)
     except (OSError, UnicodeError) as error:
         lost = getattr(error, "filename", None) == "standard output"
         refused = HostRefused(_said(error), **({"remedy": _LOST} if lost else {}))
-        _report(refused, invocation.output)
+        _report(refused, invocation)
         # Standard output itself may be what failed: nothing more of it is to be flushed.
         if sys.stderr is not None:
             sys.stderr.flush()
@@ -184,7 +186,7 @@ def _show(error: click.ClickException) -> None:
 
 
 def _fail(error: SplError, invocation: Invocation) -> NoReturn:
-    _report(error, invocation.output)
+    _report(error, invocation)
     sys.exit(error.exit_status)
 
 
@@ -208,7 +210,7 @@ def _said(error: OSError | UnicodeError) -> str:
     return f"the operating system refused{where}: {error.strerror or error}"
 
 
-def _report(error: SplError, output: str | None) -> None:
+def _report(error: SplError, invocation: Invocation) -> None:
     if sys.stderr is None:
         return
     # The daemon may know better than the table what to do: which layer to mend, and how.
@@ -219,11 +221,13 @@ def _report(error: SplError, output: str | None) -> None:
     excerpt = error.fields.get("excerpt")
     if isinstance(excerpt, str) and excerpt:
         lines += map(shown, excerpt.split("\n")[:2])
-    if output in ("json", STREAM):
+    if invocation.output in ("json", STREAM):
         lines.append(json.dumps({**error.wire(), "remedy": remedy}))
-    # Where standard error is full, the exit status is all that can be told.
-    with contextlib.suppress(OSError):
-        click.echo("\n".join(lines), err=True)
+    try:
+        click.echo("\n".join(f"{invocation.begins}{line}" for line in lines), err=True)
+    except OSError:
+        # It is full, and the exit status is all that can be told: Python, which would try once more, has another.
+        sys.stderr = None
 
 
 if __name__ == "__main__":

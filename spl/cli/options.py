@@ -45,6 +45,8 @@ class Invocation:
     """What the handler of errors has to know of the command that failed."""
 
     output: str | None = None
+    begins: str = ""
+    """What each line of an error begins with: its priority, where standard error is systemd's journal."""
 
 
 class _Format(click.Choice[str]):

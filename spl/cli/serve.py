@@ -20,6 +20,7 @@ from spl.settings import load
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+    from pathlib import Path
 
     from spl.settings import Settings
 
@@ -112,9 +113,8 @@ def _start(settings: Settings, given: Mapping[str, object], output: str | None) 
     for name, value in given.items():
         if value is not None:
             command += [f"--{name.replace('_', '-')}", str(value)]
-    started = detached.start(
-        command, home.logs / "daemon.log", seconds=_READY_SECONDS + home.opening_seconds()
-    )
+    log = home.logs / "daemon.log"
+    started = detached.start(command, log, seconds=_READY_SECONDS + home.opening_seconds())
     if started.exit_status is None:
         _announce(started.announcement.rstrip("\n"), output)
         return 0
@@ -123,9 +123,18 @@ def _start(settings: Settings, given: Mapping[str, object], output: str | None) 
             "the daemon was told to stop before it was ready, and has ended",
             remedy="start it again with 'spl serve'",
         )
-    for line in started.said.splitlines():
+    for line in started.said.splitlines() or (_unsaid(started.exit_status, log),):
         click.echo(shown(line), err=True)
     return started.exit_status if started.exit_status > 0 else _UNKNOWN_FAILURE
+
+
+def _unsaid(status: int, log: Path) -> str:
+    """Tell of a daemon that ended without a word, as on a full disk; a status below 0 is the signal that killed it."""
+    how = f"by signal {-status}" if status < 0 else f"with exit status {status}"
+    return (
+        f"spl: the daemon ended {how} before it was ready, and nothing of that is in {str(log)!r}; "
+        "look whether there is room on its disk, and in 'spl errors' for what the status means"
+    )
 
 
 def _announce(text: str, output: str | None) -> None:

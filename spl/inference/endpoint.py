@@ -334,6 +334,9 @@ def _unescaped(text: str) -> str:
 
 
 def _unconnected(error: httpx2.TransportError) -> _Fault:
+    if isinstance(error, httpx2.ConnectTimeout):
+        # Before its causes: of a handshake that is not answered TLS has an error too, that it wanted to read on.
+        return _Fault("cannot be reached: nothing answers there", unpaid=True, again=True)
     causes = list(_causes(error))
     for cause in causes:
         if isinstance(cause, ssl.SSLCertVerificationError):
@@ -343,8 +346,7 @@ def _unconnected(error: httpx2.TransportError) -> _Fault:
             # Its numbers are its own, and none of errno's.
             return _Fault("does not speak TLS at its address: is that one of http?", unpaid=True)
     reasons = (_reason(each) for each in causes if isinstance(each, OSError) and each.errno)
-    timed_out = isinstance(error, httpx2.ConnectTimeout)
-    reason = "nothing answers there" if timed_out else _printable(next(reasons, "no connection was made"))
+    reason = _printable(next(reasons, "no connection was made"))
     return _Fault(f"cannot be reached: {reason}", unpaid=True, again=True)
 
 

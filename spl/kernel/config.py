@@ -157,6 +157,8 @@ class Config:
         """Read the log's configuration and keep it up with what is written from now on."""
         config = cls(now)
         await follow(store, CONFIG_THREAD, config.take)
+        # Before another release may be installed over this one: rules need a package that is not imported without them.
+        config.rules.compile()
         return config
 
     def check(self, body: dict[str, Any]) -> str | None:

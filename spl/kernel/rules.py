@@ -82,10 +82,14 @@ class Rules:
         if self._entries.pop(name, None) is not None:
             self._groups = None
 
-    def judge(self, asked: Asked) -> Match | None:
-        """Give the first rule that matches the call, or None."""
+    def compile(self) -> None:
+        """Compile what is not compiled yet, which otherwise the next call waits for."""
         if self._groups is None:
             self._groups = self._arranged()
+
+    def judge(self, asked: Asked) -> Match | None:
+        """Give the first rule that matches the call, or None."""
+        self.compile()
         if not self._groups:
             return None
         seen, withheld = shown(_variables(asked))

@@ -10,21 +10,17 @@ import logging
 import os
 import sys
 import threading
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any
 
 import structlog
 
+from spl.journal import NAMED_BY, is_at
 from spl.logs.fields import bounded, ordered, plain
 from spl.logs.forms import ForTerminal, as_json
 from spl.logs.outlet import Outlet
 from spl.logs.recent import Recent
 
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
 __all__ = ["Recent", "configure", "flush"]
-
-_JOURNAL: Final = "JOURNAL_STREAM"
 
 _log = structlog.get_logger("spl.logs")
 
@@ -43,7 +39,7 @@ def configure(form: str) -> Recent:
     recent.setFormatter(_formatter(shared, as_json))
     # None when the daemon was started with standard error closed.
     if sys.stderr is not None:
-        journal = _is_journal(sys.stderr.fileno(), os.environ)
+        journal = is_at(sys.stderr.fileno())
         handlers.append(
             outlet := Outlet(sys.stderr.fileno(), encoding=sys.stderr.encoding, priorities=journal)
         )
@@ -55,7 +51,7 @@ def configure(form: str) -> Recent:
         colours = terminal and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
         outlet.setFormatter(_formatter(shared, ForTerminal(colours=colours) if to_read else as_json))
     # It is about our descriptor: to a child it would be a lie.
-    os.environ.pop(_JOURNAL, None)
+    os.environ.pop(NAMED_BY, None)
     # asyncio warns of each write to a peer that is gone: a hostile worker could fill the disk with it.
     logging.getLogger("asyncio").setLevel(logging.ERROR)
     logging.basicConfig(handlers=handlers, level=logging.INFO, force=True)
@@ -86,12 +82,6 @@ def _formatter(shared: list[Any], renderer: Any) -> logging.Formatter:
             renderer,
         ],
     )
-
-
-def _is_journal(descriptor: int, environ: Mapping[str, str]) -> bool:
-    """Tell whether a descriptor is the journal's, by the device and inode that systemd.exec(5) names for it."""
-    found = os.fstat(descriptor)
-    return environ.get(_JOURNAL) == f"{found.st_dev}:{found.st_ino}"
 
 
 def _take_what_python_prints() -> None:

@@ -367,6 +367,28 @@ def test_a_full_standard_output_is_an_error_that_is_said(
     assert "Traceback" not in ended.stderr
 
 
+def test_where_standard_error_is_full_too_the_exit_status_is_told(
+    environ: dict[str, str], home: Home
+) -> None:
+    command = [sys.executable, "-m", "spl.cli.main", "stop", "--home", str(home.path)]
+    with open("/dev/full", "w") as full:
+        ended = subprocess.run(command, env=environ, stdout=subprocess.DEVNULL, stderr=full, check=False)
+    assert ended.returncode == errors.DaemonUnreachable.exit_status
+
+
+def test_in_the_journal_each_line_of_an_error_has_the_priority_of_one(
+    environ: dict[str, str], home: Home
+) -> None:
+    reading, writing = os.pipe()
+    found = os.fstat(writing)
+    environ = {**environ, "JOURNAL_STREAM": f"{found.st_dev}:{found.st_ino}"}
+    command = [sys.executable, "-m", "spl.cli.main", "stop", "--home", str(home.path), "-o", "json"]
+    subprocess.run(command, env=environ, stdout=subprocess.DEVNULL, stderr=writing, check=False)
+    os.close(writing)
+    with open(reading) as pipe:
+        assert [line[:4] for line in pipe] == ["<3>s", "<3>{"]
+
+
 @pytest.mark.parametrize("group", ["config", "member", "profile", "runs", "thread", "token"])
 def test_what_a_group_says_of_each_of_its_commands_is_said_whole(spl: Spl, group: str) -> None:
     listed = spl(group, "--help").stdout.partition("\nCommands:\n")[2].splitlines()

@@ -92,6 +92,22 @@ def test_a_daemon_in_the_background_that_is_told_to_stop_before_it_is_ready_says
         serve.serve.main(["--daemon", "--home", str(home.path)], standalone_mode=False)
 
 
+@pytest.mark.parametrize(
+    ("ended", "status", "told"), [(12, 12, "ended with exit status 12"), (-9, 70, "ended by signal 9")]
+)
+def test_a_daemon_in_the_background_that_ends_without_a_word_is_told_of(
+    home: Home,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    ended: int,
+    status: int,
+    told: str,
+) -> None:
+    monkeypatch.setattr(detached, "start", lambda *_, **__: detached.Started("", ended, ""))
+    assert serve.serve.main(["--daemon", "--home", str(home.path)], standalone_mode=False) == status
+    assert f"the daemon {told} before it was ready" in capsys.readouterr().err
+
+
 def test_a_log_that_is_a_symlink_is_not_written_to(log: Path, tmp_path: Path) -> None:
     log.symlink_to(tmp_path / "elsewhere")
     with pytest.raises(OSError, match="symbolic"):

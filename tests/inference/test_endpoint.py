@@ -337,6 +337,15 @@ def test_an_address_of_http_that_is_asked_for_tls_is_told_as_that() -> None:
     assert error.unpaid
 
 
+def test_one_that_does_not_come_to_answer_a_handshake_is_asked_again() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        client = Client("https://{}:{}".format(*server.getsockname()), seconds=0.3)
+        with pytest.raises(Unanswered, match="cannot be reached: nothing answers there") as raised:
+            asyncio.run(client.post())
+
+    assert (raised.value.unpaid, len(client.waited)) == (True, ATTEMPTS - 1)
+
+
 def test_a_success_of_another_kind_may_be_owed() -> None:
     error, _, _ = refused(answer("", 202))
 

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import asyncio
+import sys
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -9,6 +10,7 @@ from spl.errors import ExpressionInvalid, InvalidBody, MissingField, SplError
 from spl.kernel.config import MOST_EXPRESSIONS, MOST_RULES, Config, check
 from spl.kernel.expressions import LONGEST
 from spl.kernel.names import CONFIG, CONFIG_THREAD, ENGINE
+from spl.kernel.rules import Asked
 from spl.records.record import Draft
 from spl.records.sqlite import SqliteStore
 from tests.kernel.instance import MEMBERS, OPERATOR, TRANSPORT, instance, today
@@ -170,6 +172,22 @@ def test_a_profile_and_a_capacity_are_in_force_after_a_restart_too(tmp_path: Pat
         async with instance(tmp_path) as again:
             config = again.kernel.config
             assert (config.profile, config.tier_profiles, config.capacity) == ("strict", {"team": "small"}, 3)
+
+    asyncio.run(run())
+
+
+def test_rules_that_are_there_at_the_start_need_nothing_that_is_installed_later(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def run() -> None:
+        async with instance(tmp_path) as here:
+            await here.rule("r", "true")
+            config = await Config.follow(here.store, today)
+            monkeypatch.setitem(sys.modules, "cel_expr_python", None)
+            asked = Asked("record_note", {}, OPERATOR, "operator", "in_process", "th_1", "", 1, 0.0)
+            found = config.rules.judge(asked)
+            assert found is not None
+            assert found.rule.name == "r"
 
     asyncio.run(run())
 

@@ -13,7 +13,7 @@ import sys
 import tempfile
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import IO, TYPE_CHECKING
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -33,9 +33,16 @@ class Machine:
 
     pid: int
 
-    def begin(self, *command: str) -> subprocess.Popen[str]:
-        """Start a command in the machine as its root, and leave it running."""
-        return subprocess.Popen(self._inside(command), text=True, stdout=subprocess.PIPE)
+    @contextlib.contextmanager
+    def beside(self, *command: str) -> Iterator[IO[str]]:
+        """Have a command run in the machine as its root for a while; gives what it prints."""
+        with subprocess.Popen(self._inside(command), text=True, stdout=subprocess.PIPE) as process:
+            assert process.stdout is not None
+            try:
+                yield process.stdout
+            finally:
+                # Also when the test fails: one that never ends by itself would be waited for until its time is up.
+                process.terminate()
 
     def run(
         self, *command: str, given: str | None = None, check: bool = True

@@ -12,6 +12,7 @@ import pytest
 from escape.instance import VERIFY_GOAL
 from tests.docs.blocks import read
 from tests.end_to_end import scripts
+from tests.inference.test_endpoint import CERTIFICATE
 from tests.systemd.machine import SECONDS, Machine, booted
 
 if TYPE_CHECKING:
@@ -22,6 +23,28 @@ if TYPE_CHECKING:
 UNIT = "spl-serve.service"
 DROP_IN = f"/etc/systemd/system/{UNIT}.d/test.conf"
 SCRIPT = "/etc/spl-endless.json"
+MODEL = """\
+import json, ssl
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+class Answering(BaseHTTPRequestHandler):
+    def do_POST(self):
+        self.rfile.read(int(self.headers["content-length"]))
+        message = {"role": "assistant", "content": "Done."}
+        said = {"object": "chat.completion", "model": "some", "usage": {"prompt_tokens": 1, "completion_tokens": 1},
+                "choices": [{"index": 0, "finish_reason": "stop", "message": message}]}
+        self.send_response(200)
+        self.end_headers()
+        self.wfile.write(json.dumps(said).encode())
+
+server = ThreadingHTTPServer(("127.0.0.1", 0), Answering)
+tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+tls.load_cert_chain("/etc/model.pem")
+server.socket = tls.wrap_socket(server.socket, server_side=True)
+print(server.server_port, flush=True)
+server.serve_forever()
+"""
+"""A model that has nothing to do, for a server of its own."""
 CGROUP = f"/sys/fs/cgroup/system.slice/{UNIT}"
 
 Json = dict[str, Any]
@@ -72,6 +95,11 @@ class Service:
         self.machine.run("systemctl", "daemon-reload")
         self.machine.run("systemctl", "restart", UNIT)
 
+    def put(self, name: str, text: str) -> None:
+        """Write a file of the home's."""
+        install = ("install", "-m", "0600", "-o", self.user, "/dev/stdin", f"{self.home}/{name}")
+        self.machine.run(*install, given=text)
+
     def confined(self, profile: str) -> Json:
         """Have the verify run completed in a worker under this profile; gives its receipt."""
         self.spl("config", "set-profile", profile)
@@ -108,16 +136,14 @@ class Service:
         )
         yield
         words = ["-u", UNIT, "-o", "cat", "--follow", "-n", "all", f"--after-cursor={cursor}"]
-        with self.machine.begin("timeout", str(SECONDS), "journalctl", *words) as following:
-            assert following.stdout is not None
+        with self.machine.beside("timeout", str(SECONDS), "journalctl", *words) as following:
             seen = []
-            for line in following.stdout:
+            for line in following:
                 seen.append(line)
                 if part in line:
                     break
             else:
                 raise AssertionError(f"{part!r} is not in the journal:\n{''.join(seen)}")
-            following.terminate()
 
     def _become(self) -> list[str]:
         if self.user == "root":
@@ -182,9 +208,8 @@ def test_so_is_one_with_process_ids_of_its_own(service: Service) -> None:
 
 @pytest.mark.soak
 def test_so_is_one_with_a_proc_of_its_own_and_the_backup_at_the_start_is_made(service: Service) -> None:
-    put = f"install -m 0600 -o {service.user} /dev/stdin /var/lib/spl/profiles/own-proc.toml"
     profile = 'description = "A /proc of its own."\nextends = "strict"\n[filesystem]\nproc = "own"\n'
-    service.machine.run("sh", "-c", put, given=profile)
+    service.put("profiles/own-proc.toml", profile)
 
     assert service.confined("own-proc")["profile"] == "own-proc"
     with service.until("made a backup"):
@@ -238,6 +263,26 @@ def test_it_stops_with_its_runs_told_and_leaves_nothing(endless: Service) -> Non
     assert endless.said("run ended", thread)["clean"]
     left = endless.machine.run("sh", "-c", f"ls -d {CGROUP} /run/spl/*/*.sock; pgrep -a bwrap", check=False)
     assert left.stdout == ""
+
+
+@pytest.mark.soak
+def test_a_model_is_asked_over_https_with_the_certificates_that_its_administrator_trusts(
+    service: Service,
+) -> None:
+    machine = service.machine
+    machine.write("/etc/model.pem", CERTIFICATE)
+    machine.write(
+        "/usr/local/share/ca-certificates/model.crt", CERTIFICATE.split("END PRIVATE KEY-----\n")[1]
+    )
+    machine.run("update-ca-certificates")
+    machine.write("/etc/model.py", MODEL)
+    service.put("config.toml", 'prices."some" = { input = 0, output = 0 }\n')
+    with machine.beside("/usr/bin/python3", "/etc/model.py") as printed:
+        url = f"https://127.0.0.1:{printed.readline().strip()}/v1"
+        service.configure(Environment=f"SPL_PROVIDER=openai SPL_PROVIDER_URL={url} SPL_MODEL=some")
+        row = service.spl("run", "Say something.")
+
+    assert (row["transport"], row["outcome"], row["summary"]) == ("sandboxed", "completed", "Done.")
 
 
 @pytest.mark.soak
