@@ -190,9 +190,7 @@ def test_an_empty_log_needs_its_flag_typed(spl: Spl, served: Home) -> None:
     assert look(str(served.database), served=True).records == 0
 
 
-def test_the_backups_of_a_log_that_was_moved_away_go_with_it_and_an_empty_log_makes_none(
-    spl: Spl, served: Home
-) -> None:
+def test_the_backups_of_a_log_that_is_moved_away_go_with_it(spl: Spl, served: Home) -> None:
     made = [json.loads(spl("backup").stdout) for _ in range(2)]
 
     away = Path(json.loads(spl("init", "--new-log").stdout)["replaced"])
@@ -201,13 +199,19 @@ def test_the_backups_of_a_log_that_was_moved_away_go_with_it_and_an_empty_log_ma
     assert {str(backup.path) for backup in listed(away)} == {
         str(away / Path(each["path"]).name) for each in made
     }
-    asyncio.run(Backups(served, 3)._make(_nothing))
-    assert listed(served.backups) == []
     assert json.loads(spl("restore", str(away / "hub.db")).stdout)["records"] == RECORDS
 
 
-async def _nothing() -> int:
-    return 0
+def test_a_start_backs_up_no_log_without_records(spl: Spl, served: Home) -> None:
+    spl("backup")
+    before = listed(served.backups)
+
+    async def none() -> int:
+        return 0
+
+    asyncio.run(Backups(served, 3)._make(none))
+
+    assert listed(served.backups) == before
 
 
 def test_a_backup_that_a_daemon_started_ends_with_it(environ: dict[str, str], served: Home) -> None:

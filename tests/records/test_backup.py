@@ -342,8 +342,8 @@ def test_an_empty_log_is_put_in_place_on_purpose_alone(log: Path, folder: Path) 
 
 def test_the_backups_of_a_log_that_is_gone_are_moved_away_all_the_same(log: Path, folder: Path) -> None:
     old = make(log, folder).path
-    log.unlink()
-    log.with_name("hub.db-mark").unlink(missing_ok=True)
+    for path in log.parent.glob("hub.db*"):
+        path.unlink()
 
     done = begin_anew(log, folder)
 
