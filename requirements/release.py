@@ -42,6 +42,11 @@ def refusals() -> Iterator[str]:
         yield f"CHANGELOG.md has no heading '## {__version__} (YYYY-MM-DD)' above its other releases: write it"
     if pending := re.search(r"^## Unreleased\n+(?!##? )(.+)", _read("CHANGELOG.md"), re.MULTILINE):
         yield f"CHANGELOG.md says {pending[1]!r} under 'Unreleased': put it under this version"
+    section = re.search(
+        rf"^## {re.escape(__version__)} .*?(?=^## |\Z)", _read("CHANGELOG.md"), re.MULTILINE | re.DOTALL
+    )
+    if section and "Nothing has been released yet." in section[0]:
+        yield f"CHANGELOG.md says under {__version__} that nothing has been released yet: take the line out"
     yield from _escape_refusals()
     for name, line in _PAGES.items():
         if line not in _read(name):

@@ -56,8 +56,9 @@ class Backups:
     async def kept_up(self, count: Callable[[], Awaitable[int]]) -> AsyncIterator[None]:
         """Make a backup beside what goes on meanwhile, if the log has another number of records than the newest.
 
-        One that is still being made at the end is killed; the next one clears away what it leaves. Must be the main
-        thread's: it is also killed when the thread that started it ends.
+        An empty log has nothing to lose, and its backup would be the newest of whatever was there before. One that is
+        still being made at the end is killed; the next one clears away what it leaves. Must be the main thread's: it is
+        also killed when the thread that started it ends.
         """
         task = asyncio.create_task(self._make(count))
         try:
@@ -70,7 +71,7 @@ class Backups:
     async def _make(self, count: Callable[[], Awaitable[int]]) -> None:
         try:
             newest = next(iter(listed(self._home.backups)), None)
-            if not self._kept or await count() == (newest.records if newest else 0):
+            if not self._kept or await count() in (0, newest and newest.records):
                 return
             status, said, complained = await _run(self._command())
         except (OSError, StoreUnavailable) as error:

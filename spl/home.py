@@ -110,6 +110,7 @@ class Home:
             _make(home.path)
         descriptor = _open_folder(home.path)
         try:
+            _check_owner(descriptor, home.path)
             _check_folder(descriptor, home.path)
             if create:
                 for name in _FOLDERS:
@@ -336,6 +337,21 @@ def _open_folder(path: Path, *, at: int | None = None) -> int:
         # The kernel says ENOTDIR of a symlink too.
         reason = "it is a symlink" if path.is_symlink() else error.strerror
         raise HomeUnsafe(f"the folder {str(path)!r} is refused: {reason}") from None
+
+
+def _check_owner(descriptor: int, path: Path) -> None:
+    """Raise HomeUnsafe of another user's home where root opens it, who could take it by force and should not."""
+    owner = os.fstat(descriptor).st_uid
+    if os.geteuid() != 0 or owner == 0:
+        return
+    try:
+        how = f"that user ('runuser -u {pwd.getpwuid(owner).pw_name} -- spl …')"
+    except KeyError:
+        how = f"the uid {owner}"
+    raise HomeUnsafe(
+        f"the folder {str(path)!r} is refused: it belongs to uid {owner}",
+        remedy=f"type this as {how}, or give another --home",
+    )
 
 
 def _check_folder(descriptor: int, path: Path) -> None:

@@ -152,13 +152,17 @@ The same of a daemon in the background:
 ```
 spl serve --daemon
 spl config set-transport sandboxed
-spl run 'Record a note whose text is exactly: seen . Use the record_note tool with only the text argument. Then stop.'
-jq -c 'select(.level != "info")' ~/.syncro/logs/daemon.log
-jq -c 'select(.event == "running sandboxed") | [.thread, .pid, .profile]' ~/.syncro/logs/daemon.log
-jq -s -e 'map(select(.event == "run ended")) | length == 1' ~/.syncro/logs/daemon.log
+GOAL='Record a note whose text is exactly: seen . Use the record_note tool with only the text argument. Then stop.'
+THREAD=$(spl run -o json "$GOAL" | jq -r .thread)
+jq -Rc 'fromjson? | select(.level? != "info")' ~/.syncro/logs/daemon.log
+jq -Rc 'fromjson? | select(.event? == "running sandboxed") | [.thread, .pid, .profile]' ~/.syncro/logs/daemon.log
+jq -Rne --arg thread "$THREAD" \\
+  '[inputs | fromjson? | select(.event? == "run ended" and .thread == $thread)] | length == 1' ~/.syncro/logs/daemon.log
 ```
 
-A daemon that could not start has said why there too, in one sentence that is no JSON.
+Why a daemon could not start, `spl serve --daemon` prints itself. What came up after it had begun (the log of records,
+the port) stands in `daemon.log` too, in a sentence that is no JSON; what kept it from beginning (a setting, the home)
+does not: it is found before that file is opened.
 
 ## Levels
 

@@ -22,7 +22,8 @@ scraper with no other scope can read no record:
 ```sh
 spl serve --daemon
 umask 077
-spl member add prometheus --agent --scope metrics:read -o json | jq -r .token > spl.token
+TOKEN=$(spl member add prometheus --agent --scope metrics:read -o json | jq -er .token) &&
+  printf '%s\\n' "$TOKEN" > spl.token
 curl -sf -H "Authorization: Bearer $(cat spl.token)" http://127.0.0.1:9100/metrics | grep '^spl_runs_running'
 curl -s -o /dev/null -w '%{http_code}\\n' -H "Authorization: Bearer $(cat spl.token)" http://127.0.0.1:9100/v1/records
 spl config set-transport sandboxed
@@ -30,8 +31,10 @@ spl run 'Record a note whose text is exactly: hello . Use the record_note tool w
 curl -sf -H "Authorization: Bearer $(cat spl.token)" http://127.0.0.1:9100/metrics | grep '^spl_verdicts_total.*allow'
 ```
 
-The second is 403. `spl member revoke prometheus` ends it. The file belongs where Prometheus' own user can read it and
-nobody else:
+The second is 403. `spl member add` is for the first time alone: typed again it is refused (`MEMBER_EXISTS`), and the
+file stays as it is. `spl token mint --member prometheus` gives another token; once the scraper has that, `spl token
+list` has the old one's id and `spl token revoke ID` ends it. `spl member revoke prometheus` ends all of them. The file
+belongs where Prometheus' own user can read it and nobody else:
 
 ```text
 scrape_configs:
@@ -60,9 +63,12 @@ In `contrib/`, which a wheel installs as `spl/contrib/` in `site-packages`, to b
 | file | what it is |
 |---|---|
 | `prometheus/scrape.yml` | the job and the rules' file, for `prometheus.yml` |
-| `prometheus/alerts.yml` | nine alerts, each with the page that says what to do |
+| `prometheus/alerts.yml` | nine alerts, each with the page that says what to do (`runbook`) |
 | `prometheus/alerts_test.yml` | the tests of these, for `promtool test rules` |
 | `grafana/spl.json` | a dashboard of fourteen panels |
+
+A `runbook` such as `docs/doctor.md` is a path from the root of a checkout or of the sdist, where `contrib/` lies too;
+the wheel has no pages. Where yours are read elsewhere, put that address before each.
 
 The alerts are of a daemon that is down or was started again and again, of sandboxed starts that are refused, a log that
 takes no records, a provider that fails, no room for long, many denials, slow verdicts, and the cost of a day. The
@@ -107,7 +113,9 @@ def _row(metric: Metric) -> str:
     said = "; ".join(f"`{label}`: {_values(label, values)}" for label, values in labels.items())
     if metric.type == "info":
         said = "`version`, `shape`: `same-user`, `hosted`"
-    return f"| `{name}` | {metric.type} | {said} | {metric.documentation} |\n"
+    # What Prometheus' own form has for an info; OpenMetrics calls it one.
+    type_ = "gauge (in OpenMetrics info)" if metric.type == "info" else metric.type
+    return f"| `{name}` | {type_} | {said} | {metric.documentation} |\n"
 
 
 def _values(label: str, values: list[str]) -> str:

@@ -3,6 +3,7 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import os
+import pwd
 import re
 import stat
 import subprocess
@@ -110,6 +111,20 @@ def test_someone_elses_home_is_refused(tmp_path: Path) -> None:
     with pytest.raises(HomeUnsafe, match="it belongs to uid 12345"):
         Home.open(path, create=True)
     assert list(path.iterdir()) == []
+
+
+@root_only
+def test_root_is_told_to_be_the_user_whose_home_it_names(tmp_path: Path) -> None:
+    path = tmp_path / "home"
+    path.mkdir(0o700)
+    for uid, how in (
+        (pwd.getpwnam("nobody").pw_uid, "'runuser -u nobody -- spl …'"),
+        (12345, "the uid 12345"),
+    ):
+        os.chown(path, uid, uid)
+        with pytest.raises(HomeUnsafe) as refused:
+            Home.open(path, create=False)
+        assert how in str(refused.value.fields["remedy"])
 
 
 def test_a_home_without_a_parent_is_refused(tmp_path: Path) -> None:

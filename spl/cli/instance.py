@@ -38,7 +38,7 @@ def init(home: str | None, output: str | None, new_log: bool) -> None:
     """Make the home and the operator's token.
 
     A table says of each path what it is and who may use it, and what to do next. What is there already stays as it is,
-    but for the log with --new-log, which is moved into the folder of backups.
+    but for the log with --new-log, which is moved with its backups into a folder of its own among the backups.
     """
     if new_log:
         _refuse_another(home)
@@ -87,7 +87,9 @@ def _explain(home: Home, paths: Mapping[str, object], *, there: bool) -> None:
         ("backups", home.backups, "copies of the log; yours alone (0700)"),
     ]
     if "replaced" in paths:
-        rows.append(("replaced", paths["replaced"] or "nothing", "the log that was there, moved"))
+        rows.append(
+            ("replaced", paths["replaced"] or "nothing", "the log that was there, moved with its backups")
+        )
     print_rows(("", "path", "what it is"), ((name, str(path), said) for name, path, said in rows))
     print_line()
     print_pairs(

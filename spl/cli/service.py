@@ -22,12 +22,15 @@ from spl.cli.text import shown
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from typing import Any
 
 _WRITTEN: Final = "/usr/local/bin/spl"
 """What the units have for the path of `spl`."""
 
 _HIDDEN: Final = ("/home", "/root", "/run/user", "/tmp", "/var/tmp")  # noqa: S108 - what a unit does not see
 """What ProtectHome= and PrivateTmp= hide from the system's unit (systemd.exec(5))."""
+
+_OF_THE_SYSTEM: Final = "make the environment anew with the system's interpreter ('/usr/bin/python3 -m venv')"
 
 
 class File(NamedTuple):
@@ -52,6 +55,17 @@ FILES: Final = {
     "systemd/tmpfiles.d/spl.conf": File("/etc/tmpfiles.d/spl.conf", "/run/spl from the host's start on"),
 }
 """The files by name, which is their path below `folder`."""
+
+
+class _Name(click.Choice[str]):
+    """A file's name, or so much of its end as no other has."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        """Give the whole name; raises `BadParameter`."""
+        found = [name for name in self.choices if name.endswith(f"/{value}")]
+        if len(found) > 1:
+            self.fail(f"{value!r} is the end of several: type {' or '.join(map(repr, found))}.", param, ctx)
+        return super().convert(found[0] if found else value, param, ctx)
 
 
 def folder() -> Path:
@@ -85,10 +99,10 @@ def list_(output: str | None) -> None:
         "spl service show systemd/user/spl-serve.service -o json | jq -r .text",
     ),
 )
-@click.argument("name", type=click.Choice(tuple(FILES)), metavar="NAME")
+@click.argument("name", type=_Name(tuple(FILES)), metavar="NAME")
 @output_option
 def show(name: str, output: str | None) -> None:
-    """Print one of the files, NAME as in the list, with this spl in it where it starts one.
+    """Print one of the files, with this spl in it where it starts one; NAME as in the list, or as its end.
 
     It is plain text unless JSON is asked for. Of an spl that the system's unit could not run, or that others than root
     could replace, it warns on standard error.
@@ -131,12 +145,14 @@ def _unnamed(path: str) -> Iterator[str]:
 def _unsafe(path: str) -> Iterator[str]:
     """Yield why the system's unit cannot run this path as root, or should not."""
     package = os.path.realpath(Path(__file__).parents[1])
-    for each in dict.fromkeys((path, os.path.realpath(path), os.path.realpath(sys.executable), package)):
+    interpreter = os.path.realpath(sys.executable)
+    for each in dict.fromkeys((path, os.path.realpath(path), interpreter, package)):
         if not os.path.lexists(each):
             yield f"there is no {each!r}"
             continue
         if hidden := next((top for top in _HIDDEN if each.startswith(f"{top}/")), None):
-            yield f"{each!r} cannot be started by this unit, which does not see {hidden}: install spl elsewhere"
+            remedy = _OF_THE_SYSTEM if each == interpreter else "install spl elsewhere"
+            yield f"{each!r} cannot be started by this unit, which does not see {hidden}: {remedy}"
         if writer := _writer(each):
             yield f"{each!r} would run as root, and {writer}"
 

@@ -70,7 +70,7 @@ class Restored(NamedTuple):
     salvaged: int
     """How many of the records the backup did not hold and the old log did."""
     replaced: Path | None
-    """The folder that holds the old log now; None where there was none."""
+    """The folder that holds the old log now, or what was there of it; None where there was nothing."""
     held: int | None
     """The last sequence of the old log, None where it cannot be read."""
     acknowledged: int | None
@@ -103,11 +103,12 @@ def restore(log: Path, folder: Path, file: Path | None = None, *, salvage: bool 
 
 
 def begin_anew(log: Path, folder: Path) -> Restored:
-    """Put an empty log in the place of a log; raises BackupFailed and StoreUnavailable."""
+    """Put an empty log in the place of a log, whose backups go with it; raises BackupFailed and StoreUnavailable."""
     with _draft(log) as draft:
         open_writer(os.fspath(draft)).close()
         held, acknowledged = _held(log), read_mark(os.fspath(log))
-        return Restored(None, FORMAT, 0, 0, _swap(log, folder, draft, 0), held, acknowledged, [])
+        replaced = _swap(log, folder, draft, 0)
+    return Restored(None, FORMAT, 0, 0, _retire(folder, replaced), held, acknowledged, [])
 
 
 def finish(log: Path, folder: Path) -> Restored | None:
@@ -332,6 +333,26 @@ def _move(log: Path, folder: Path, records: int) -> Path | None:
     sync(log.parent)
     sync(whole.parent)
     return _put_away(log, folder)
+
+
+def _retire(folder: Path, replaced: Path | None) -> Path | None:
+    """Move the backups of a log that was put away to it; give where it is with them, None where there is nothing.
+
+    Among those of the log that follows they would be the newest for a while, and then be removed for its own. What
+    cannot be moved stays: the new log is in place by now.
+    """
+    with suppress(OSError):
+        if old := listed(folder):
+            # Where the log could not be moved among its backups, they cannot be moved to it either.
+            into = replaced if replaced and replaced.parent == folder else folder / f"replaced-{timestamp()}"
+            with suppress(FileExistsError):
+                os.mkdir(into, 0o700)
+            for backup in old:
+                os.rename(backup.path, into / backup.path.name)
+            sync(into)
+            sync(folder)
+            return replaced or into
+    return replaced
 
 
 def _put_away(log: Path, folder: Path) -> Path | None:

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import signal
 import sys
+from pathlib import Path
 from subprocess import PIPE, Popen, run
 from typing import TYPE_CHECKING
 
 import pytest
 
+from spl.backups import Backups
 from spl.errors import BackupFailed, HomeInUse, SettingsInvalid, StoreDamaged
 from spl.records.backup import listed
 from spl.records.examination import examine, look
@@ -21,8 +24,6 @@ from tests.records.earlier import lay
 from tests.records.logs import read, write
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from spl.home import Home
     from tests.cli.conftest import Spl
 
@@ -187,6 +188,30 @@ def test_an_empty_log_needs_its_flag_typed(spl: Spl, served: Home) -> None:
     assert not served.database.exists()
     assert "replaced" in json.loads(spl("init", "--new-log").stdout)
     assert look(str(served.database), served=True).records == 0
+
+
+def test_the_backups_of_a_log_that_is_moved_away_go_with_it(spl: Spl, served: Home) -> None:
+    made = [json.loads(spl("backup").stdout) for _ in range(2)]
+
+    away = Path(json.loads(spl("init", "--new-log").stdout)["replaced"])
+
+    assert listed(served.backups) == []
+    assert {str(backup.path) for backup in listed(away)} == {
+        str(away / Path(each["path"]).name) for each in made
+    }
+    assert json.loads(spl("restore", str(away / "hub.db")).stdout)["records"] == RECORDS
+
+
+def test_a_start_backs_up_no_log_without_records(spl: Spl, served: Home) -> None:
+    spl("backup")
+    before = listed(served.backups)
+
+    async def none() -> int:
+        return 0
+
+    asyncio.run(Backups(served, 3)._make(none))
+
+    assert listed(served.backups) == before
 
 
 def test_a_backup_that_a_daemon_started_ends_with_it(environ: dict[str, str], served: Home) -> None:

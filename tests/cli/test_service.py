@@ -89,6 +89,13 @@ def test_an_spl_that_the_system_cannot_start_or_others_could_replace_is_warned_o
     assert list(service._unsafe("/bin/sh")) == []
     (missing,) = service._unsafe("/usr/bin/no-such-spl")
     assert missing == "there is no '/usr/bin/no-such-spl'"
+    # The environment is where it should be, and the interpreter that it was made with is not.
+    monkeypatch.setattr(sys, "executable", str(open_folder / "spl"))
+    (remedy,) = (each for each in service._unsafe("/bin/sh") if "does not see /tmp" in each)
+    assert remedy.endswith(
+        "make the environment anew with the system's interpreter ('/usr/bin/python3 -m venv')"
+    )
+    monkeypatch.setattr(sys, "executable", "/bin/sh")
     # The package may lie elsewhere than what starts it: a checkout that was installed in place.
     monkeypatch.setattr(service, "__file__", str(open_folder / "cli" / "service.py"))
     assert any(f"{str(open_folder)!r} would run as root" in each for each in service._unsafe("/bin/sh"))
@@ -105,6 +112,16 @@ def test_a_warning_goes_beside_the_text_and_not_into_it(spl: Spl, tmp_path: Path
     assert said[UNITS[0]].stderr.startswith("spl: warning: ")
     assert "spl: warning" not in said[UNITS[0]].stdout
     assert said[UNITS[1]].stderr == ""
+
+
+def test_a_file_is_told_by_the_end_of_its_name_where_only_one_has_it(spl: Spl) -> None:
+    assert spl("service", "show", "own-user.conf").stdout.startswith("#")
+
+    refused = spl("service", "show", "spl-serve.service")
+
+    assert (refused.returncode, refused.stdout) == (2, "")
+    assert f"{UNITS[0]!r} or {UNITS[1]!r}" in refused.stderr
+    assert "own-user.conf" not in refused.stderr
 
 
 def test_an_unknown_file_is_wrong_usage_that_names_those_there_are(spl: Spl) -> None:

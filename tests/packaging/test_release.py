@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     Change = Callable[[Path], None]
 
 HEADING = f"## {__version__} (2030-01-01)"
+NOTHING_YET = "- Nothing has been released yet.\n"
 
 
 def git(root: Path, *arguments: str) -> None:
@@ -50,6 +51,8 @@ def ready(tmp_path_factory: pytest.TempPathFactory) -> Path:
         target.parent.mkdir(parents=True, exist_ok=True)
         shutil.copyfile(path, target)
     rewrite(root / "CHANGELOG.md", "## Unreleased\n", f"{HEADING}\n")
+    text = (root / "CHANGELOG.md").read_text(encoding="utf-8")
+    (root / "CHANGELOG.md").write_text(text.replace(NOTHING_YET, ""), encoding="utf-8")
     with closing(image.seal(host.find_python(host.Shape.HOSTED))) as sealed:
         said = report.load()
         for here in said["hosts"].values():
@@ -118,15 +121,20 @@ def notes_left(root: Path) -> None:
     rewrite(root / "CHANGELOG.md", HEADING, f"## Unreleased\n\n### New\n- More.\n\n{HEADING}")
 
 
+def denied(root: Path) -> None:
+    rewrite(root / "CHANGELOG.md", f"{HEADING}\n\n", f"{HEADING}\n\n### Before upgrading\n{NOTHING_YET}\n")
+
+
 IN_THE_WAY: dict[str, tuple[tuple[Change, ...], tuple[str, ...]]] = {
     "the report is red, and of other programs": (
-        (red_row, unnoticed_layer, other_worker, other_profile, notes_left),
+        (red_row, unnoticed_layer, other_worker, other_profile, denied, notes_left),
         (
             " is red (",
             " nothing turns red (",
             "report in the shape hosted is of another program",
             "report is of other profiles",
             "CHANGELOG.md says '### New' under 'Unreleased'",
+            f"CHANGELOG.md says under {__version__} that nothing has been released yet",
         ),
     ),
     "the version and an attempt are others": (

@@ -340,6 +340,17 @@ def test_an_empty_log_is_put_in_place_on_purpose_alone(log: Path, folder: Path) 
     write(log, 1)
 
 
+def test_the_backups_of_a_log_that_is_gone_are_moved_away_all_the_same(log: Path, folder: Path) -> None:
+    old = make(log, folder).path
+    for path in log.parent.glob("hub.db*"):
+        path.unlink()
+
+    done = begin_anew(log, folder)
+
+    assert done.replaced is not None
+    assert (listed(folder), [backup.path.name for backup in listed(done.replaced)]) == ([], [old.name])
+
+
 def test_a_full_disk_leaves_the_old_log_in_place(log: Path, folder: Path) -> None:
     make(log, folder)
     write(log, 1000, "later")
