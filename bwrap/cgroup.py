@@ -155,11 +155,18 @@ class Group:
                 remedy=_REMEDY,
             )
 
-    def out_of_memory(self) -> bool:
-        """Whether the kernel killed in it for want of memory."""
+    def starved(self) -> str | None:
+        """Say for want of which memory the kernel killed in it: `memory` of its own bound, `host_memory` of another.
+
+        The other is one above, or all that the host has: then it may have taken little itself. None where the kernel
+        did not.
+        """
         with suppress(FileNotFoundError):
-            return bool(int(dict(_pairs(self.read("memory.events"))).get("oom_kill", "0")))
-        return False
+            events = dict(_pairs(self.read("memory.events")))
+            if int(events.get("oom_kill", "0")):
+                # Counted where the bound is that was met, and above that.
+                return "memory" if int(events["oom"]) else "host_memory"
+        return None
 
     def kill(self) -> None:
         """Kill everything in it at once, whatever it forked; where the kernel cannot (before 5.14), nothing.

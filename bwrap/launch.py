@@ -370,20 +370,20 @@ class Launch:
         except LayerError as error:
             raise self._explained(error) from None
 
-    async def _disband(self) -> bool:
-        """Remove the group once nothing lives in it; gives whether the kernel killed in it for want of memory.
+    async def _disband(self) -> str | None:
+        """Remove the group once nothing lives in it; gives for want of which memory the kernel killed in it, if any.
 
         Raises `OSError`, also when something lives after five seconds.
         """
-        group, starved = self._group, False
+        group, starved = self._group, None
         if group is None:
-            return False
+            return None
         if self._monitor is not None:
             async with asyncio.timeout(_DISBAND_SECONDS):
                 await group.empty()
                 if self._plan.may_fork:
                     await supervise.clear_group(group.place.path)
-            starved = group.out_of_memory()
+            starved = group.starved()
         group.remove()
         return starved
 
@@ -410,7 +410,7 @@ class Launch:
             raise RuntimeError("no monitor was started")
         try:
             ended = await supervise.reap(self._monitor, self._open["monitor"], self._open["process"], process)
-            ended = ended.because("memory" if await supervise.patiently(self._disband) else None)
+            ended = ended.because(await supervise.patiently(self._disband))
         except BaseException:
             # Nobody saw that nothing is left: it stays in the ledger, and its uid leased, for the next start's sweep.
             self.kill()

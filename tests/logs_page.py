@@ -34,7 +34,10 @@ FIELDS: Final[Mapping[str, str]] = {
     "exception": "a traceback; on a terminal it follows on lines of its own",
     "exit": "how a process ended: its exit status, or of a worker also the signal",
     "clean": "whether it ended by itself, as it should",
-    "cause": "what ended it, if it did not do so itself: `stop`, `wall_clock`, `daemon`",
+    "cause": (
+        "what ended it, if it did not do so itself: `stop`, `wall_clock`, `daemon`, or the kernel since it met its "
+        "own bound (`memory`) or another's or the host's (`host_memory`)"
+    ),
     "threads": "the threads of several runs",
     "pids": "the process ids of several workers",
     "records": "how many records there are",

@@ -20,8 +20,8 @@ class Ending:
     """How the loop itself ended, as its transport saw it.
 
     `clean` is an end by itself without a fault; `exit` is the process's code or signal (None in process); `cause`
-    is `wall_clock`, `daemon` or `stop` when this side ended it, `memory` when the kernel did for want of it; `said` is
-    what the loop said on its way out, untrusted.
+    is `wall_clock`, `daemon` or `stop` when this side ended it, `memory` when the kernel did since it took more than it
+    may, and `host_memory` when others left too little; `said` is what the loop said on its way out, untrusted.
     """
 
     clean: bool
@@ -89,6 +89,10 @@ def decide(
         )
     if ending.cause == "memory":
         return Outcome("failed", "The kernel ended the loop, which took more memory than its profile may.")
+    if ending.cause == "host_memory":
+        return Outcome(
+            "failed", "The kernel ended the loop, since this host or the daemon's cgroup ran out of memory."
+        )
     if not ending.clean:
         return Outcome("failed", _cut(f"The loop ended with {_exit(ending)}. {ending.said}".strip()))
     if last is None:

@@ -69,6 +69,7 @@ def reply(text: str = "Done.", *, calls: int = 0, stop: Any = "end") -> Reply:
         (Ending(clean=False, cause="wall_clock"), STOPPED, None, Tally(), "cancelled", "stopped"),
         (Ending(clean=False, cause="daemon"), STOPPED, None, Tally(), "cancelled", "stopped"),
         (Ending(clean=False, cause="memory"), None, reply(), Tally(ok=1), "failed", "stopped_short"),
+        (Ending(clean=False, cause="host_memory"), None, reply(), Tally(ok=1), "failed", "stopped_short"),
         (Ending(clean=False, cause="memory"), STOPPED, None, Tally(), "cancelled", "stopped"),
         # the daemon did, before anything else had
         (Ending(clean=False, cause="daemon"), None, reply(), Tally(ok=1), "failed", "stopped_short"),
