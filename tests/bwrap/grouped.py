@@ -22,9 +22,10 @@ from escape.weakened import allowing_all
 from tests.bwrap.stage import options
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator
+    from collections.abc import Collection, Iterable, Iterator
 
     from bwrap.confined import Confined
+    from bwrap.plan import Plan
     from bwrap.process import Process
     from bwrap.receipt import Confirmed
     from tests.bwrap.stage import Stage
@@ -123,6 +124,46 @@ async def forking(stage: Stage, how: str) -> dict[str, Any]:
         ended = await worker.wait()
     alive = set(pids) & uids.running_uids().keys()
     return {"pids": len(pids), "alive": sorted(alive), "signal": ended.signal, "left": _made(groups)}
+
+
+EATS = """
+import os, signal
+if os.fork() == 0:
+    os.setsid()
+    while True:
+        signal.pause()
+os.write(1, b"{}\\n")
+os.read(0, 1)
+eaten = b"x" * (128 << 20)
+"""
+
+
+async def starving(stage: Stage) -> dict[str, Any]:
+    """See a worker take more than its group may while its address space would allow it, with a child elsewhere."""
+    groups, bounds = _take(stage), cgroup.bounds
+    plan = allowing_all(stage.plan(extra="[limits]\nprocesses = 4"))
+    rules = plan.filter.rules
+    plan = replace(plan, filter=replace(plan.filter, rules=replace(rules, allow=rules.allow | {"fork"})))
+
+    def less(plan: Plan, controllers: Iterable[str]) -> dict[str, str]:
+        said = bounds(plan, controllers)
+        return {**said, "memory.max": str(64 << 20)} if "memory.max" in said else said
+
+    with patch("bwrap.cgroup.bounds", less):
+        worker = await Unjudged(plan, stage.program(EATS), stage.ledger).within(30)
+    group = worker.process.group
+    assert group is not None
+    pids = cgroup.processes(group.place.folder)
+    worker.entrust(b"\n")
+    ended = await worker.wait()
+    alive = set(pids) & uids.running_uids().keys()
+    return {
+        "pids": len(pids),
+        "alive": sorted(alive),
+        "ended": ended.wire(),
+        "killed": ended.killed,
+        "left": _made(groups),
+    }
 
 
 async def refused(stage: Stage) -> dict[str, Any]:

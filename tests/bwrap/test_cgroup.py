@@ -87,6 +87,21 @@ def test_whatever_it_forked_and_let_go_of_ends_with_it(divided: Divided, how: st
     }
 
 
+@pytest.mark.one_shape
+@pytest.mark.claim("I5")
+def test_the_kernel_kills_all_of_a_group_that_takes_too_much_memory_where_it_can(divided: Divided) -> None:
+    told = divided.daemon.play("starving", module="grouped")
+
+    bounded = "memory" in divided.root.controllers
+    assert told == {
+        "pids": 3,
+        "alive": [],
+        "ended": {"signal": "SIGKILL"} if bounded else {"code": 0},
+        "killed": "memory" if bounded else None,
+        "left": [],
+    }
+
+
 @pytest.mark.claim("I12", "I13")
 def test_no_group_is_left_of_a_launch_that_came_to_nothing(divided: Divided) -> None:
     told = divided.daemon.play("refused", module="grouped")
