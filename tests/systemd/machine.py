@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 SECONDS = 30
 """How long anything in the machine may take before the test fails."""
 
-_NAMESPACES = ("--pid", "--mount", "--cgroup", "--ipc", "--uts", "--net", "--fork", "--kill-child")
+_NAMESPACES = ("--pid", "--mount", "--ipc", "--uts", "--net", "--fork", "--kill-child")
 _BOOT = Path(__file__).with_name("boot.sh")
 
 
@@ -81,17 +81,20 @@ def booted(installed: Installation) -> Iterator[Machine]:
         with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as told, console.open("w") as log:
             told.bind(str(notify))
             told.settimeout(SECONDS)
-            # In the group before its cgroup namespace is made, so that this is all it sees.
-            enter = ["sh", "-c", 'echo 0 >"$0" && exec "$@"', str(group / "cgroup.procs")]
+            # In the group before its cgroup namespace is made, so that this is all it sees; and alone there, or systemd
+            # could have no controllers: unshare stays outside and waits.
+            enter = ["sh", "-c", 'echo 0 >"$0" && exec "$@"', str(group / "cgroup.procs"), "unshare", "--cgroup"]
             boot = [str(_BOOT), str(root), installed.folder, os.path.realpath(sys.executable), str(notify)]
             process = subprocess.Popen(
-                [*enter, "unshare", *_NAMESPACES, "sh", *boot, str(console)],
+                ["unshare", *_NAMESPACES, *enter, "sh", *boot, str(console)],
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
             )
             try:
                 _wait_for_boot(told, process, console)
+                # Else systemd goes on telling it, and where its queue is short hangs once that is full.
+                told.close()
                 yield Machine(int(Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text()))
             finally:
                 (group / "cgroup.kill").write_text("1")
