@@ -289,7 +289,8 @@ def path_of(pid: int | str, root: str = "") -> str | None:
 def memory_left(root: str = "") -> int | None:
     """Give the bytes that the bounds of this process's cgroup and of those above it leave, as far as they can be seen.
 
-    None where nothing bounds it. What was read from files and can be dropped is not taken for used. `root` goes before
+    None where nothing bounds it. At `memory.high` nothing is killed, but all that run there are held up: who admits by
+    this must stay below either. What was read from files and can be dropped is not taken for used. `root` goes before
     every path. Raises `OSError` or `ValueError`.
     """
     try:
@@ -301,8 +302,8 @@ def memory_left(root: str = "") -> int | None:
     while folder.startswith(place.mount):
         # The root has no such files, nor has any group without the controller.
         with suppress(FileNotFoundError):
-            most = _read(f"{folder}/memory.max")
-            if most != "max":
+            bounds = [_read(f"{folder}/{name}") for name in ("memory.max", "memory.high")]
+            for most in (bound for bound in bounds if bound != "max"):
                 dropped = int(dict(_pairs(_read(f"{folder}/memory.stat"))).get("inactive_file", "0"))
                 left.append(max(0, int(most) - int(_read(f"{folder}/memory.current")) + dropped))
         folder = os.path.dirname(folder)

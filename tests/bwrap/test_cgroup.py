@@ -249,14 +249,16 @@ MIB = 1 << 20
         ({"other": ("1", 1, 0)}, None),
     ],
 )
+@pytest.mark.parametrize("name", ["memory.max", "memory.high"])
 def test_the_memory_that_is_left_is_the_least_that_a_bound_above_leaves(
-    tmp_path: Path, bounds: Mapping[str, tuple[str, int, int]], left: int | None
+    tmp_path: Path, name: str, bounds: Mapping[str, tuple[str, int, int]], left: int | None
 ) -> None:
     root = planted(tmp_path, "0::/a/b", UNIFIED, {"a/b": None})
     for path, (most, used, dropped) in bounds.items():
         folder = tmp_path / "at" / path
         folder.mkdir(exist_ok=True)
-        (folder / "memory.max").write_text(most if most == "max" else str(int(most) * MIB))
+        for each in ("memory.max", "memory.high"):
+            (folder / each).write_text(str(int(most) * MIB) if each == name and most != "max" else "max")
         (folder / "memory.current").write_text(str(used * MIB))
         (folder / "memory.stat").write_text(f"anon 5\ninactive_file {dropped * MIB}\n")
 
