@@ -83,14 +83,7 @@ def booted(installed: Installation) -> Iterator[Machine]:
             told.settimeout(SECONDS)
             # In the group before its cgroup namespace is made, so that this is all it sees; and alone there, or systemd
             # could have no controllers: unshare stays outside and waits.
-            enter = [
-                "sh",
-                "-c",
-                'echo 0 >"$0" && exec "$@"',
-                str(group / "cgroup.procs"),
-                "unshare",
-                "--cgroup",
-            ]
+            enter = ["sh", "-c", 'echo 0 >"$0" && exec unshare --cgroup "$@"', str(group / "cgroup.procs")]
             boot = [str(_BOOT), str(root), installed.folder, os.path.realpath(sys.executable), str(notify)]
             process = subprocess.Popen(
                 ["unshare", *_NAMESPACES, *enter, "sh", *boot, str(console)],
