@@ -208,13 +208,12 @@ def bounds(plan: Plan, controllers: Iterable[str]) -> dict[str, str]:
 def look(root: str = "") -> Groups:
     """Say what is delegated to this process, and change nothing; `root` goes before every path that is read."""
     try:
-        place = _own(root)
+        own = place = _own(root)
         # What moved there has the group above it to divide.
-        inner = os.path.basename(place.path) == DAEMON and not _marked(place) and place.folder != place.mount
-        if inner:
-            place = Place(os.path.dirname(place.path), os.path.dirname(place.folder), place.mount)
+        if os.path.basename(own.path) == DAEMON and not _marked(own) and own.folder != own.mount:
+            place = Place(os.path.dirname(own.path), os.path.dirname(own.folder), own.mount)
         if not _marked(place):
-            return Groups(reason=f"its cgroup {printable(_own(root).path)} is not delegated to it")
+            return Groups(reason=f"its cgroup {printable(own.path)} is not delegated to it")
         there = _read(f"{place.folder}/cgroup.controllers").split()
     except OSError as error:
         return Groups(reason=f"its cgroup cannot be told: {_said(error)}")

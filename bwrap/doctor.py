@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING, Protocol
 
-from bwrap import cgroup, host, landlock, layers
+from bwrap import cgroup, host, landlock, layers, memory
 from bwrap.errors import LayerError
 from bwrap.host import Shape
 from bwrap.library import SHIPPED
@@ -411,13 +411,7 @@ def _written(name: str, value: int) -> str:
 
 
 def _memory(machine: Machine) -> str:
-    words = (machine.field("proc/meminfo", "MemAvailable") or "").split()
-    if len(words) != 2 or words[1] != "kB":
-        raise ValueError("/proc/meminfo does not say MemAvailable")
-    left = cgroup.memory_left(machine.root)
-    available, needed = int(words[0]) << 10, machine.limits.address_space
-    if left is not None:
-        available = min(available, left)
+    available, needed = memory.available(machine.root), machine.limits.address_space
     if available < needed:
         raise LayerError(
             "limits",

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import structlog
 
-from bwrap import cgroup
+from bwrap import cgroup, memory
 from bwrap import host as hosts
 from bwrap.errors import ConfinementError, LayerError
 from bwrap.layers import every_layer
@@ -38,7 +38,7 @@ from spl.home import HOSTED_RUN, Home, Lock, login
 from spl.inference.broker import Broker
 from spl.inference.chosen import chosen
 from spl.inference.prices import Flat
-from spl.kernel.admission import Admission, available_memory
+from spl.kernel.admission import Admission
 from spl.kernel.config import MOST_CAPACITY, Config
 from spl.kernel.config import PROFILE as DEFAULT_PROFILE
 from spl.kernel.credentials import Credentials
@@ -564,8 +564,7 @@ async def _trial(sandbox: Sandbox | LayerError, profile: str) -> Isolation:
 def _memory() -> int:
     """Give the bytes of memory that were to be had when the daemon started; none when the kernel does not say."""
     try:
-        left = cgroup.memory_left()
-        return available_memory() if left is None else min(left, available_memory())
+        return memory.available()
     except (OSError, ValueError) as error:
         _log.error("sandboxed runs need a capacity that is set: the memory cannot be told", error=str(error))
         return 0

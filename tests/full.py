@@ -1,4 +1,4 @@
-"""A disk that is full, for this process alone and for a while."""
+"""A limit of this process alone, for a while: a disk that is full, or no more descriptors to be had."""
 
 from __future__ import annotations
 
@@ -8,17 +8,23 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from contextlib import AbstractContextManager
 
 
-@contextmanager
-def full(most: int = 0) -> Iterator[None]:
+def full(most: int = 0) -> AbstractContextManager[None]:
     """Let this process write to no file past so many bytes: write(2) fails, by RLIMIT_FSIZE (setrlimit(2)).
 
     Only around what is tried: pytest, too, writes to a file where its output goes to one.
     """
-    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (most, hard))
+    return limited(resource.RLIMIT_FSIZE, most)
+
+
+@contextmanager
+def limited(what: int, most: int) -> Iterator[None]:
+    """Lower a limit of this process's, by its number in `resource`; what it has above that, it keeps."""
+    soft, hard = resource.getrlimit(what)
+    resource.setrlimit(what, (most, hard))
     try:
         yield
     finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+        resource.setrlimit(what, (soft, hard))

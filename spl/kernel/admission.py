@@ -32,16 +32,6 @@ _WAITING_SECONDS = 3.0
 _MIB = 1 << 20
 
 
-def available_memory(meminfo: str = "/proc/meminfo") -> int:
-    """Give the bytes that can be had without swapping, see proc(5); raises `OSError` or `ValueError`."""
-    with open(meminfo, encoding="ascii", errors="replace") as file:
-        for line in file:
-            name, _, value = line.partition(":")
-            if name == "MemAvailable" and value.split()[1:] == ["kB"]:
-                return int(value.split()[0]) * 1024
-    raise ValueError(f"{meminfo} does not say MemAvailable")
-
-
 class Admission:
     """The slots that are taken; how many there are depends on how much a run's worker can take up, in bytes (`each`).
 

@@ -7,7 +7,7 @@ import os
 import resource
 import select
 import subprocess
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -20,9 +20,10 @@ from bwrap.errors import LayerError
 from bwrap.launch import Launch
 from escape.weakened import allowing_all
 from tests.bwrap.stage import options
+from tests.full import limited
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Iterator
+    from collections.abc import Collection, Iterable
 
     from bwrap.confined import Confined
     from bwrap.plan import Plan
@@ -218,7 +219,7 @@ async def out_of_descriptors(stage: Stage) -> dict[str, Any]:
     groups, plan, image = _take(stage), stage.plan(), stage.image()
     worker = await stage.launch(plan, image)
     pidfd = os.pidfd_open(worker.process.pid)
-    with _most_descriptors(3):
+    with limited(resource.RLIMIT_NOFILE, 3):
         worker.kill("test")
         told: dict[str, Any] = {"died": bool(select.select([pidfd], [], [], 10)[0])}
         ended = asyncio.create_task(worker.wait())
@@ -228,7 +229,7 @@ async def out_of_descriptors(stage: Stage) -> dict[str, Any]:
     told["killed"] = (await ended).killed
     told["refusals"] = []
     for more in range(100):
-        with _most_descriptors(pidfd + more):
+        with limited(resource.RLIMIT_NOFILE, pidfd + more):
             try:
                 worker = await stage.launch(plan, image)
             except LayerError as error:
@@ -238,17 +239,6 @@ async def out_of_descriptors(stage: Stage) -> dict[str, Any]:
     made = _made(groups)
     await worker.stop("test")
     return {**told, "made": len(made), "left": _made(groups)}
-
-
-@contextmanager
-def _most_descriptors(number: int) -> Iterator[None]:
-    """Have this process's new descriptors be below a number; those that it has, it keeps."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (number, hard))
-    try:
-        yield
-    finally:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 
 
 async def one_too_many(stage: Stage) -> dict[str, Any]:

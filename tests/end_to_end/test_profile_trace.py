@@ -6,7 +6,7 @@ import json
 import os
 import signal
 import subprocess
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO, TYPE_CHECKING
 
@@ -18,6 +18,8 @@ from tests.end_to_end.daemon import SECONDS, wait_until_gone
 from tests.end_to_end.test_profile_commands import PYTHON, attempt, told
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from tests.end_to_end.daemon import Json, Shape
 
 FREE = {"PATH": "/usr/bin"}
@@ -138,6 +140,20 @@ def test_a_command_that_a_signal_ends_is_traced_to_that_end(hosted: Shape, home:
     assert (ended.returncode, found["status"], found["same"]) == (0, 128 + signal.SIGSEGV, True)
 
 
+@contextmanager
+def ended(process: subprocess.Popen[str], pids: list[int]) -> Iterator[list[int]]:
+    """Give a pidfd for each of the processes; whatever becomes of the test, none of them nor `process` goes on."""
+    pidfds = [os.pidfd_open(pid) for pid in pids]
+    try:
+        yield pidfds
+    finally:
+        process.kill()
+        for pidfd in pidfds:
+            with suppress(ProcessLookupError):
+                signal.pidfd_send_signal(pidfd, signal.SIGKILL)
+            os.close(pidfd)
+
+
 @pytest.mark.parametrize(
     ("number", "status"),
     [
@@ -163,18 +179,11 @@ def test_however_a_trace_is_ended_nothing_of_its_free_run_goes_on(
         assert process.stdout is not None
         assert process.stderr is not None
         pids = [int(process.stdout.readline()) for _ in range(2)]
-        pidfds = [os.pidfd_open(pid) for pid in pids]
-        try:
+        with ended(process, pids) as pidfds:
             process.send_signal(number)
             assert process.wait(SECONDS) == status
             for pid, pidfd in zip(pids, pidfds, strict=True):
                 wait_until_gone(pid, pidfd)
-        finally:
-            process.kill()
-            for pidfd in pidfds:
-                with suppress(ProcessLookupError):
-                    signal.pidfd_send_signal(pidfd, signal.SIGKILL)
-                os.close(pidfd)
         # strace cannot say that nobody reads its trace when this is killed and it is not.
         assert number == signal.SIGKILL or process.stderr.read().strip() == UNCONFINED
     assert list(scratch.iterdir()) == []
@@ -214,8 +223,7 @@ def test_nothing_of_a_free_run_goes_on_when_strace_or_its_keeper_is_killed_or_ha
         tracers = {pid: int(_status(pid)["TracerPid"]) for pid in pids}
         assert sorted(map(bool, tracers.values())) == [False, True]
         strace = max(tracers.values())
-        pidfds = [os.pidfd_open(pid) for pid in pids]
-        try:
+        with ended(process, pids) as pidfds:
             if first == "strace":
                 os.kill(strace, signal.SIGKILL)
             elif first == "keeper":
@@ -226,12 +234,6 @@ def test_nothing_of_a_free_run_goes_on_when_strace_or_its_keeper_is_killed_or_ha
                 wait_until_gone(pid, pidfd)
             process.send_signal(number)
             process.wait(SECONDS)
-        finally:
-            process.kill()
-            for pidfd in pidfds:
-                with suppress(ProcessLookupError):
-                    signal.pidfd_send_signal(pidfd, signal.SIGKILL)
-                os.close(pidfd)
 
 
 def _status(pid: int) -> dict[str, str]:

@@ -1,24 +1,13 @@
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import pytest
 
 from spl.errors import AdmissionCeiling
-from spl.kernel.admission import Admission, Slot, available_memory
-
-if TYPE_CHECKING:
-    from pathlib import Path
+from spl.kernel.admission import Admission, Slot
 
 ANA, BEN, CAT = "did:sync:user:ana", "did:sync:user:ben", "did:sync:user:cat"
 MIB = 1 << 20
 GIB = 1 << 30
-
-MEMINFO = """MemTotal:       16314360 kB
-MemFree:          309612 kB
-MemAvailable:    8388608 kB
-Buffers:          131072 kB
-"""
 
 
 def by_memory(memory: int) -> Admission:
@@ -27,23 +16,6 @@ def by_memory(memory: int) -> Admission:
 
 def fixed(capacity: int) -> Admission:
     return Admission(0, lambda: capacity)
-
-
-@pytest.mark.claim("A1")
-def test_what_is_available_is_what_the_kernel_says_without_swapping(tmp_path: Path) -> None:
-    planted = tmp_path / "meminfo"
-    planted.write_text(MEMINFO)
-    assert available_memory(str(planted)) == 8 * GIB
-    assert available_memory() > 0
-
-
-@pytest.mark.claim("A1")
-@pytest.mark.parametrize("said", ["", "MemFree: 5 kB\n", "MemAvailable: 5\n", "MemAvailable: x kB\n"])
-def test_a_kernel_that_does_not_say_what_is_available_is_no_memory(tmp_path: Path, said: str) -> None:
-    planted = tmp_path / "meminfo"
-    planted.write_text(said)
-    with pytest.raises(ValueError, match=r"meminfo|invalid literal"):
-        available_memory(str(planted))
 
 
 @pytest.mark.claim("A1")
@@ -73,7 +45,7 @@ def test_workers_at_their_limit_fill_at_most_half_of_what_was_available(
 
 
 @pytest.mark.claim("A1")
-def test_runs_of_different_profiles_fill_half_of_the_memory_together(tmp_path: Path) -> None:
+def test_runs_of_different_profiles_fill_half_of_the_memory_together() -> None:
     admission = by_memory(8 * GIB)
     large = admission.take(3 * GIB, ANA)
     assert (admission.capacity(3 * GIB), admission.available(3 * GIB)) == (1, 0)
