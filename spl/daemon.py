@@ -6,13 +6,11 @@ import asyncio
 import contextlib
 import os
 import signal
-import socket
 import subprocess
 import tempfile
 import time
-from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import structlog
 
@@ -23,7 +21,6 @@ from bwrap.layers import every_layer
 from bwrap.ledger import Ledger
 from bwrap.library import Library
 from bwrap.plan import Places
-from bwrap.text import printable
 from bwrap.uids import Pool
 from spl import __version__, hardening, logs
 from spl.api.authentication import Authenticator
@@ -34,6 +31,7 @@ from spl.api.watching import Watching
 from spl.api.worker import worker_app
 from spl.backups import Backups
 from spl.errors import DaemonStopping, HomeUnsafe, HostUnsupported, SplError
+from spl.health import ADDRESS, Daemon
 from spl.home import HOSTED_RUN, Home, Lock, login
 from spl.inference.broker import Broker
 from spl.inference.chosen import chosen
@@ -56,9 +54,10 @@ from spl.transports.image import seal
 from spl.transports.plans import Plans
 from spl.transports.profiles import Profiles
 from spl.transports.sandboxed import Isolation, Sandbox
-from spl.transports.starting import Transports
+from spl.transports.starting import LOOK_SECONDS, Transports
 
 if TYPE_CHECKING:
+    import socket
     from collections.abc import AsyncIterator, Callable
 
     from bwrap.sealed import Sealed
@@ -67,7 +66,6 @@ if TYPE_CHECKING:
     from spl.settings import Settings
 
 PROFILE = DEFAULT_PROFILE
-ADDRESS = "127.0.0.1"
 
 ENDING = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 """What tells the daemon to end."""
@@ -76,7 +74,6 @@ _WORKER_BODY_BYTES = 8 << 20
 # Of each of the operator's listeners: the event streams there may be, and a third as many for requests beside them.
 _MOST_CONNECTIONS = 1024
 _MOST_OF_ONE_WORKER = 8
-_LOOK_SECONDS = 0.5
 # For a service manager: what may remain to be done at the end, or at the start, beside what has a bound of its own.
 _END_SECONDS = 20.0
 _WORKERS = "run/workers"
@@ -162,87 +159,6 @@ def _say_fault(kind: object, error: BaseException | None, trace: object) -> None
     del kind, trace
     if isinstance(error, Exception) and not isinstance(error, SplError | OSError):
         _log.error("the daemon ends by a fault of its own", exc_info=error)
-
-
-@dataclass
-class Daemon:
-    """A daemon that serves, and what it is made of."""
-
-    home: Home
-    port: int
-    kernel: Kernel
-    worker_socket: str
-    transports: Transports
-    backups: Backups
-    groups: cgroup.Groups
-    began: float
-    capacity: int = 0
-
-    def announcement(self) -> str:
-        """Say where it listens and which layers it could confirm."""
-        kernel, isolation = self.kernel, self.transports.isolation
-        if isolation.refused is None:
-            layers = f"confirmed on a trial worker: {', '.join(isolation.layers)}"
-        else:
-            layers = f"the trial at start failed, sandboxed starts are refused: {isolation.refused}"
-        return "\n".join(
-            (
-                f"spl {__version__} serves {printable(str(self.home.path))}",
-                f"  operator API  http://{ADDRESS}:{self.port} and {printable(str(self.home.operator_socket))}",
-                f"  worker doors  {printable(self.worker_socket)}",
-                f"  provider      {kernel.broker}",
-                f"  shape         {hosts.shape()}",
-                f"  layers        {layers}",
-                f"  cgroup        {self.groups}",
-                (
-                    f"  work loops    operator {kernel.config.transport}, members {kernel.config.member_transport}, "
-                    f"{self.capacity} sandboxed at once"
-                ),
-            )
-        )
-
-    def status(self) -> str:
-        """Say in one line what it does, and what it cannot."""
-        runs, refused = len(self.kernel.live), self.transports.isolation.refused
-        said = [
-            "stopping" if self.transports.stopping else "serving",
-            f"{runs} run{'' if runs == 1 else 's'}",
-        ]
-        if refused is not None:
-            said.append(f"sandboxed starts refused: layer {printable(refused.layer)}")
-        if self.kernel.store.failing is not None:
-            said.append("the log takes no records")
-        return ", ".join(said)
-
-    async def health(self) -> dict[str, Any]:
-        """Give what `GET /v1/engine/health` answers."""
-        kernel = self.kernel
-        config = kernel.config
-        room = await self.transports.room(config.profile, seconds=_LOOK_SECONDS)
-        return {
-            "status": "stopping" if self.transports.stopping else "ok",
-            "version": __version__,
-            "uptime_secs": round(time.monotonic() - self.began, 3),
-            "instance": {
-                "host": socket.gethostname(),
-                "operator": kernel.operator,
-                "home": str(self.home.path),
-            },
-            "records": await kernel.store.count(),
-            "work_loop": {
-                "transport": config.transport,
-                "member_transport": config.member_transport,
-                "profile": config.profile,
-                "tier_profiles": config.tier_profiles,
-                "permission_rules": len(config.rules.listed()),
-                **room.wire(),
-                **({"refused": room.refused.wire()} if room.refused else {}),
-            },
-            "isolation": {**self.transports.isolation.wire(), "cgroup": self.groups.wire()},
-            "store": {"backend": "sqlite", "failing": kernel.store.failing, **await self.backups.wire()},
-            "provider": kernel.broker.state(),
-            "spend": {"day": kernel.usage.today(), "usd": float(kernel.usage.spent_by_all())},
-        }
 
 
 async def assemble(
@@ -339,7 +255,7 @@ async def assemble(
     # After the runs, whose outcomes every watcher is still told, and before the listeners, which wait for its streams.
     stack.callback(watching.stop)
     stack.push_async_callback(transports.stop)
-    daemon.capacity = (await transports.room(config.profile, seconds=_LOOK_SECONDS)).capacity
+    daemon.capacity = (await transports.room(config.profile, seconds=LOOK_SECONDS)).capacity
     return daemon
 
 

@@ -30,6 +30,7 @@ from spl import errors
 from spl.inference.broker import BROKEN_OFF
 from spl.kernel.names import ENGINE, IN_PROCESS, LOOP, OBSERVATION, OUTCOME, REFUSAL, SANDBOXED
 from spl.kernel.observations import SHIPPED
+from spl.transports.starting import LOOK_SECONDS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -98,9 +99,6 @@ _SHORT_BUCKETS: Final = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0
 _START_BUCKETS: Final = (0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10)
 _CALL_BUCKETS: Final = (0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300)
 _RECORD_BUCKETS: Final = (1, 2, 5, 10, 25, 50, 100, 250, 500, 1000)
-
-_LOOK_SECONDS: Final = 0.5
-"""How long a profile may take to be looked through before it is taken as it was."""
 
 
 class _Series(Generic[_M]):
@@ -350,7 +348,7 @@ class Metrics:
     async def _look(self) -> None:
         """Set what is a state."""
         kernel, isolation, own = self._kernel, self._transports.isolation, self._own
-        room = await self._transports.room(kernel.config.profile, seconds=_LOOK_SECONDS)
+        room = await self._transports.room(kernel.config.profile, seconds=LOOK_SECONDS)
         going = [run.terms.transport for run in kernel.live.values()]
         for transport, running in own.running.each():
             running.set(going.count(transport))

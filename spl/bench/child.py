@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
     from bwrap.plan import Plan
     from bwrap.sealed import Sealed
-    from spl.daemon import Daemon
+    from spl.health import Daemon
     from spl.settings import Settings
 
 _RUNS_AT_ONCE: Final = 24

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import structlog
 
@@ -32,6 +32,9 @@ if TYPE_CHECKING:
     from spl.kernel.terms import Start, Terms
     from spl.kernel.usage import Place
     from spl.transports.sandboxed import Sandbox, Worker
+
+LOOK_SECONDS: Final = 0.5
+"""How long a profile may take to be looked through, for who only asks for room, before it is taken as it was."""
 
 _RETRY_SECONDS, _RETRY_MOST_SECONDS = 1.0, 30.0
 

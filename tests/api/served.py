@@ -23,7 +23,7 @@ from spl.api.operator import OperatorApi
 from spl.api.watching import MOST, MOST_EACH, Watching
 from spl.api.worker import worker_app
 from spl.backups import Backups
-from spl.daemon import Daemon
+from spl.health import Daemon
 from spl.home import Home
 from spl.logs import Recent
 from spl.metrics import Metrics

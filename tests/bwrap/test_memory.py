@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from bwrap import memory
+from tests.bwrap import test_cgroup
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -35,3 +36,16 @@ def test_what_is_available_is_what_the_kernel_says_without_swapping(tmp_path: Pa
 def test_a_kernel_that_does_not_say_what_is_available_is_no_memory(tmp_path: Path, said: str) -> None:
     with pytest.raises(ValueError, match=r"meminfo|invalid literal"):
         memory.available(planted(tmp_path, said))
+
+
+@pytest.mark.claim("A1")
+@pytest.mark.parametrize(("most", "available"), [(3, 2), (30, 8)])
+def test_what_its_cgroup_leaves_goes_before_what_the_host_has_where_it_is_less(
+    tmp_path: Path, most: int, available: int
+) -> None:
+    root = test_cgroup.planted(tmp_path, "0::/a", test_cgroup.UNIFIED, {"a": None})
+    (tmp_path / "proc/meminfo").write_text(MEMINFO)
+    for name, value in (("max", most * GIB), ("high", "max"), ("current", GIB), ("stat", "inactive_file 0")):
+        (tmp_path / "at/a" / f"memory.{name}").write_text(str(value))
+
+    assert memory.available(root) == available * GIB
