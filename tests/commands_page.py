@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 
 import click
 
-from spl.cli.main import HEADINGS, commands
+from spl.cli.calling import commands
+from spl.cli.commands import HEADINGS
 from spl.cli.options import EXAMPLES, STREAMING
 
 if TYPE_CHECKING:

@@ -48,7 +48,7 @@ def completion(shell: str, output: str | None) -> None:
 
     To be read by the shell at its start, as in the examples. It is plain text unless JSON is asked for.
     """
-    from spl.cli.main import commands  # noqa: PLC0415 - which names this module
+    from spl.cli.calling import commands  # noqa: PLC0415 - which names this module
 
     found = get_completion_class(shell)
     # One of the choices: click has all three.

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import signal
 import sys
@@ -16,7 +15,6 @@ from spl.cli.output import print_json
 from spl.cli.text import shown
 from spl.errors import DaemonStopping
 from spl.home import Home
-from spl.settings import load
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -68,6 +66,8 @@ def serve(
     It says where it listens, as plain text unless JSON is asked for, and ends on SIGTERM or SIGINT. In the
     background its log is logs/daemon.log in the home.
     """
+    from spl.settings import load  # noqa: PLC0415 - not for its help
+
     given = {"port": port, "provider": provider, "provider_url": provider_url, "model": model}
     settings = load({"home": home, **given})
     if foreground:
@@ -78,6 +78,8 @@ def serve(
 
 
 def _serve(settings: Settings, output: str | None, *, let_go: bool) -> None:
+    import asyncio  # noqa: PLC0415 - not for --daemon, nor for its help
+
     from spl import hardening  # noqa: PLC0415
 
     hardening.drop_secrets()

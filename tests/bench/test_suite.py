@@ -21,7 +21,7 @@ from click.testing import CliRunner
 
 from spl.bench import suite
 from spl.bench.rows import GOALS
-from spl.cli.main import commands
+from spl.cli.calling import commands
 from spl.cli.options import Invocation
 from spl.errors import HostRefused
 from spl.home import Home

@@ -13,7 +13,7 @@ import pytest
 from click.testing import CliRunner
 
 from spl.cli import instance
-from spl.cli.main import commands
+from spl.cli.calling import commands
 from spl.cli.options import Invocation
 from spl.errors import DaemonUnreachable, HomeInUse, HomeUnsafe
 from spl.home import Home, running_pid

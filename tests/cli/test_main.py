@@ -15,8 +15,11 @@ import pytest
 
 from bwrap import host
 from spl import __version__, errors
-from spl.cli.main import COMMANDS, HEADINGS, commands
+from spl.cli import profiles
+from spl.cli.calling import commands
+from spl.cli.commands import COMMANDS, HEADINGS, overview
 from spl.cli.options import STREAMING
+from spl.cli.profiles import profile
 from spl.client import Client
 from tests.commands_page import examples, leaves
 from tests.docs.calls import calls
@@ -55,11 +58,18 @@ def test_the_commands_are_those_of_the_contract() -> None:
     ]  # fmt: skip
 
 
-@pytest.mark.parametrize("name", COMMANDS)
-def test_the_list_of_commands_says_what_each_command_says_of_itself(name: str) -> None:
-    command = commands.get_command(click.Context(commands), name)
+LISTED = [(commands, name, said) for name, (_, said) in COMMANDS.items()] + [
+    (profile, name, said) for name, (_, said) in profiles.COMMANDS.items()
+]
+
+
+@pytest.mark.parametrize(("group", "name", "said"), LISTED, ids=[name for _, name, _ in LISTED])
+def test_the_list_of_commands_says_what_each_command_says_of_itself(
+    group: click.Group, name: str, said: str
+) -> None:
+    command = group.get_command(click.Context(group), name)
     assert command is not None
-    assert command.get_short_help_str(limit=200) == COMMANDS[name][1]
+    assert (command.name, command.get_short_help_str(limit=200)) == (name, said)
 
 
 @pytest.mark.parametrize("path", LEAVES, ids=" ".join)
@@ -105,14 +115,25 @@ def test_without_a_command_there_is_help_and_no_success(spl: Spl) -> None:
     assert (ended.returncode, ended.stdout, ended.stderr) == (2, "", spl("--help").stdout)
 
 
-def test_help_loads_no_command_and_nothing_heavy() -> None:
-    script = (
-        "import sys; from spl.cli.main import commands\n"
-        "commands.main(['--help'], prog_name='spl', standalone_mode=False)\n"
-        "print(sorted(set(sys.modules) & {'pydantic', 'rich', 'http.client', 'asyncio', 'spl.client', 'spl.cli.runs'}))"
-    )
-    help_ = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60)
-    assert help_.stdout.splitlines()[-1] == "[]"
+@pytest.mark.parametrize("columns", [10, *range(52, 81), 200])
+def test_the_help_that_is_printed_without_click_is_what_click_would_print(columns: int) -> None:
+    width = max(min(columns, 80) - 2, 50)
+    context = click.Context(commands, info_name="spl", **commands.context_settings)
+    formatter = click.HelpFormatter(width=width)
+    commands.format_usage(context, formatter)
+    commands.format_help_text(context, formatter)
+    click.Command.format_options(commands, context, formatter)
+    widest = max(map(len, COMMANDS))
+    for heading, names in HEADINGS.items():
+        with formatter.section(heading):
+            formatter.write_dl([(name.ljust(widest), COMMANDS[name][1]) for name in names])
+    assert overview(width) == formatter.getvalue()
+
+
+@pytest.mark.parametrize("columns", ["10", "52", "66", "200", "nonsense"])
+def test_help_is_as_wide_as_the_terminal_with_and_without_click(spl: Spl, columns: str) -> None:
+    # Without a command it is click that gives the help.
+    assert spl("--help", COLUMNS=columns).stdout == spl(COLUMNS=columns).stderr
 
 
 def test_help_lists_every_command(spl: Spl) -> None:
@@ -306,14 +327,29 @@ def test_an_interrupt_ends_quietly_with_130(daemon: Daemon, environ: dict[str, s
     assert (process.returncode, stdout, stderr.strip()) == (130, b"", b"")
 
 
-@pytest.mark.parametrize("output", ["json", "table"])
+def test_an_interrupt_while_the_command_is_still_being_loaded_ends_quietly_too(
+    environ: dict[str, str], tmp_path: Path
+) -> None:
+    (tmp_path / "click.py").write_text("import signal\nprint('loading', flush=True)\nsignal.pause()\n")
+    command = [sys.executable, "-m", "spl.cli.main", "version"]
+    with subprocess.Popen(
+        command, env={**environ, "PYTHONPATH": str(tmp_path)}, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    ) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == b"loading\n"
+        process.send_signal(signal.SIGINT)
+        assert process.communicate(timeout=30) == (b"", b"")
+    assert process.returncode == 130
+
+
+@pytest.mark.parametrize("arguments", [("--help",), ("status", "-o", "json"), ("status", "-o", "table")])
 def test_a_reader_that_has_gone_ends_a_command_quietly(
-    daemon: Daemon, environ: dict[str, str], output: str
+    daemon: Daemon, environ: dict[str, str], arguments: tuple[str, ...]
 ) -> None:
     daemon.routes[HEALTH] = {"text": ["x" * 100] * 10_000}
     reading, writing = os.pipe()
     os.close(reading)
-    command = [sys.executable, "-m", "spl.cli.main", "status", "-o", output]
+    command = [sys.executable, "-m", "spl.cli.main", *arguments]
     ended = subprocess.run(command, env=environ, stdout=writing, stderr=subprocess.PIPE, timeout=60)
     os.close(writing)
     assert (ended.returncode, ended.stderr) == (1, b"")
@@ -353,7 +389,7 @@ def test_what_the_operating_system_refuses_is_one_sentence_and_no_traceback(spl:
     assert ended.stderr.count("\n") == 1
 
 
-@pytest.mark.parametrize("command", [("version",), ("version", "-o", "json")])
+@pytest.mark.parametrize("command", [("--help",), ("version",), ("version", "-o", "json")])
 def test_a_full_standard_output_is_an_error_that_is_said(
     environ: dict[str, str], command: tuple[str, ...]
 ) -> None:

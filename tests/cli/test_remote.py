@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import pytest
 
 from escape.instance import VERIFY_GOAL
-from spl.cli.main import commands
+from spl.cli.calling import commands
 from spl.cli.options import Invocation
 from spl.errors import (
     MemberExists,

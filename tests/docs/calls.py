@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 
 import click
 
-from spl.cli.main import commands
+from spl.cli.calling import commands
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

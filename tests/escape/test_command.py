@@ -21,7 +21,7 @@ from escape import installation, suite
 from escape.attempts import ATTEMPTS
 from escape.installation import Installation
 from escape.suite import Found
-from spl.cli.main import commands
+from spl.cli.calling import commands
 from spl.cli.options import Invocation
 from spl.errors import EscapeFailed, EscapeUnfinished, InvalidBody
 from tests.escape.told import MUTATION, ROW

@@ -75,7 +75,7 @@ def test_nothing_that_a_daemon_was_started_with_reaches_a_launch_or_its_judgment
 
 @pytest.mark.claim("E2", "I12")
 def test_only_the_command_line_reaches_the_suite_and_only_for_its_own_command() -> None:
-    assert _reaching("escape", "spl.cli.escape:escape") == {"spl/cli/escape.py", "spl/cli/main.py"}
+    assert _reaching("escape", "spl.cli.escape:escape") == {"spl/cli/escape.py", "spl/cli/commands.py"}
 
 
 @pytest.mark.claim("E2", "I12")
@@ -83,7 +83,7 @@ def test_only_the_command_line_reaches_bench_and_only_for_its_own_command() -> N
     reaching = _reaching("spl.bench", "spl.cli.bench:bench")
     assert {path for path in reaching if not path.startswith(_BENCH)} == {
         "spl/cli/bench.py",
-        "spl/cli/main.py",
+        "spl/cli/commands.py",
     }
 
 

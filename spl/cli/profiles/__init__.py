@@ -6,41 +6,35 @@ of `spl`, the home, the settings and `spl.hardening`.
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING, Final
+
 import click
 
-from spl.cli.profiles.difference import diff_profiles
-from spl.cli.profiles.explain import explain_profile
-from spl.cli.profiles.lint import lint_profiles
-from spl.cli.profiles.new import new_profile
-from spl.cli.profiles.render import render_profile
-from spl.cli.profiles.show import list_profiles, show_profile
-from spl.cli.profiles.trace import trace_profile
-from spl.cli.profiles.trial import try_profile
+from spl.cli.group import Group
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+COMMANDS: Final[Mapping[str, tuple[str, str]]] = {
+    "list": ("spl.cli.profiles.show:list_profiles", "List the profiles there are."),
+    "show": ("spl.cli.profiles.show:show_profile", "Show what a profile says, and where."),
+    "explain": (
+        "spl.cli.profiles.explain:explain_profile",
+        "Explain what a profile allows, for a reviewer.",
+    ),
+    "diff": ("spl.cli.profiles.difference:diff_profiles", "Show what changes from one profile to another."),
+    "lint": ("spl.cli.profiles.lint:lint_profiles", "Say what is wrong with profiles."),
+    "render": ("spl.cli.profiles.render:render_profile", "Show what it comes to on this host."),
+    "try": ("spl.cli.profiles.trial:try_profile", "Run a command under a profile."),
+    "trace": (
+        "spl.cli.profiles.trace:trace_profile",
+        "Run a command free, and draft the smallest profile for it.",
+    ),
+    "new": ("spl.cli.profiles.new:new_profile", "Write a small profile to begin with."),
+}
+"""Each command's place and its short help, in the order in which they are used."""
 
 
-class _InOrder(click.Group):
-    """A group whose help lists its commands as they are used, not by their letters."""
-
-    def list_commands(self, ctx: click.Context) -> list[str]:
-        """Give the commands' names in the order in which they were added."""
-        del ctx
-        return list(self.commands)
-
-
-@click.group(cls=_InOrder)
+@click.group(cls=Group, table=COMMANDS)
 def profile() -> None:
     """Show, compare, judge and write profiles, and run commands under them."""
-
-
-for _command in (
-    list_profiles,
-    show_profile,
-    explain_profile,
-    diff_profiles,
-    lint_profiles,
-    render_profile,
-    try_profile,
-    trace_profile,
-    new_profile,
-):
-    profile.add_command(_command)
