@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import textwrap
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
@@ -91,4 +90,6 @@ def overview(width: int) -> str:
 
 
 def _filled(before: str, text: str, width: int) -> str:
+    import textwrap  # noqa: PLC0415 - not for what only looks a command up
+
     return textwrap.fill(text, width, initial_indent=before, subsequent_indent=" " * len(before))

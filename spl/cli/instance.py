@@ -14,7 +14,6 @@ import click
 from spl import __version__
 from spl.cli.options import Number, common, examples, output_option
 from spl.cli.output import is_json, print_document, print_json, print_line, print_pairs, print_rows
-from spl.client import Client
 from spl.errors import DaemonUnreachable, HomeInUse, SettingsInvalid
 from spl.home import Home, locate, login, running_pid
 
@@ -163,6 +162,8 @@ def _refuse_another(flag: str | None) -> None:
 @common
 def status(home: str | None, output: str | None) -> None:
     """Show the daemon's health."""
+    from spl.client import Client  # noqa: PLC0415 - for this alone
+
     print_document(Client.locate(home).request("GET", "/v1/engine/health"), output)
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import errno
 import math
 import sys
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import click
@@ -40,13 +39,15 @@ class Number(click.FloatRange):
         return number
 
 
-@dataclass
 class Invocation:
-    """What the handler of errors has to know of the command that failed."""
+    """What the handler of errors has to know of the command that failed.
 
-    output: str | None = None
-    begins: str = ""
-    """What each line of an error begins with: its priority, where standard error is systemd's journal."""
+    Each line of an error `begins` with its priority, where standard error is systemd's journal.
+    """
+
+    def __init__(self, begins: str = "") -> None:
+        self.output: str | None = None
+        self.begins = begins
 
 
 class _Format(click.Choice[str]):

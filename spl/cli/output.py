@@ -8,7 +8,6 @@ import math
 import os
 import sys
 from contextlib import contextmanager
-from decimal import Decimal
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -131,6 +130,8 @@ def _cell(value: object) -> str:
     if value is None:
         value = ""
     if isinstance(value, float) and math.isfinite(value):
+        from decimal import Decimal  # noqa: PLC0415 - for a table alone
+
         # Small sums of money as a person writes them: 0.00008 and not 8e-05.
         value = f"{Decimal(repr(value)):f}"
     return shown(value if isinstance(value, str) else json.dumps(value))

@@ -31,7 +31,7 @@ RUNS = CLIENT | OPTIONS | {
 }  # fmt: skip
 
 STANDARD = (
-    "click, click.shell_completion, dataclasses, decimal, fcntl, hashlib, http.client, json, locale, pathlib, pwd, "
+    "click, click.shell_completion, fcntl, hashlib, http.client, json, locale, pathlib, pwd, "
     "secrets, select, shlex, signal, textwrap"
 )
 
@@ -79,6 +79,7 @@ def test_a_completion_loads_no_command_but_the_one_it_is_about(
 @pytest.mark.parametrize(
     ("words", "expected"),
     [
+        (("version",), CLIENT - {"spl.client"} | {"spl.cli.instance"}),
         (("status",), CLIENT | {"spl.cli.instance"}),
         (("runs", "list"), RUNS),
         (("serve", "--help"), OPTIONS | {"spl.cli.detached", "spl.cli.serve", "spl.home"}),
@@ -95,3 +96,14 @@ def test_a_command_loads_what_it_needs_and_nothing_heavy(
     }
     standard = loaded(environ, f"import gc, shutil, subprocess, {STANDARD}; click.wrap_text('')")
     assert loaded(environ, COMMAND, *words) - standard == expected
+
+
+def test_what_is_loaded_is_not_looked_through_again_and_what_a_command_makes_is_collected(
+    environ: dict[str, str],
+) -> None:
+    probe = "import atexit, gc\natexit.register(lambda: print(gc.isenabled(), gc.get_freeze_count() > 0))\n"
+    ended = subprocess.run(
+        [sys.executable, "-P", "-c", probe + COMMAND, "version"],
+        env=environ, capture_output=True, text=True, timeout=60,
+    )  # fmt: skip
+    assert ended.stdout.splitlines()[1:] == ["True True"]
