@@ -22,7 +22,6 @@ def main() -> NoReturn:
             gc.disable()
             from spl.cli.calling import call  # noqa: PLC0415 - and with it click
 
-            gc.freeze()
             status = call()
     except KeyboardInterrupt:
         pass
