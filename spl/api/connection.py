@@ -96,7 +96,9 @@ class Http1(H11Protocol):
 
     async def stream_send(self, event: Any) -> None:
         """Send a part of an answer; a head that says how long its body is goes out with the body's beginning."""
-        self._holds = isinstance(event, Response) and any(name == b"content-length" for name, _ in event.headers)
+        self._holds = isinstance(event, Response) and any(
+            name == b"content-length" for name, _ in event.headers
+        )
         await super().stream_send(event)
 
     async def _send(self, event: Event) -> None:
