@@ -22,7 +22,7 @@ from bwrap.ledger import Ledger
 from bwrap.library import Library
 from bwrap.plan import Places
 from bwrap.uids import Pool
-from spl import __version__, hardening, logs
+from spl import __version__, garbage, hardening, logs
 from spl.api.authentication import Authenticator
 from spl.api.engine import Engine
 from spl.api.listener import Listener, bind_tcp, bind_unix
@@ -256,6 +256,7 @@ async def assemble(
     stack.callback(watching.stop)
     stack.push_async_callback(transports.stop)
     daemon.capacity = (await transports.room(config.profile, seconds=LOOK_SECONDS)).capacity
+    garbage.settle()
     return daemon
 
 

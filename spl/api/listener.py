@@ -13,17 +13,15 @@ import os
 import socket
 import stat
 from collections import Counter
-from http import HTTPStatus
-from typing import TYPE_CHECKING, Any, Final, cast
+from typing import TYPE_CHECKING, Final, cast
 
 import structlog
 from hypercorn.app_wrappers import ASGIWrapper
-from hypercorn.asyncio.tcp_server import TCPServer
 from hypercorn.asyncio.worker_context import WorkerContext
 from hypercorn.config import Config
-from hypercorn.events import Closed, Updated
-from hypercorn.protocol.h11 import H11Protocol
+from hypercorn.typing import ConnectionState
 
+from spl.api.connection import MAX_HEAD, Connection
 from spl.api.pace import Pace
 from spl.api.peer import Peer, peer
 from spl.api.untaken import MAX_UNTAKEN, Untaken, Writer
@@ -33,14 +31,10 @@ from spl.home import check_socket_path
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from hypercorn.events import Event
     from hypercorn.typing import ASGIFramework
     from starlette.types import ASGIApp
 
 BACKLOG: Final = 128
-MAX_HEAD: Final = 16 * 1024
-"""Bytes of a request's line and headers, and of a chunk's."""
-
 # What the kernel buffers for one peer, which would grow to 4 MiB (tcp(7), tcp_wmem); a unix socket has about as much.
 _SEND_BUFFER: Final = 256 * 1024
 # And of one peer's (tcp_rmem). All of it is read at once, and lies here while the request before it is answered.
@@ -138,11 +132,13 @@ class Listener:
         self._sock = sock
         self._grace = grace
         self._admit = admit
-        self._config = _config(idle)
+        self._config = _config()
         self._context = WorkerContext(None)
         self._connections: set[asyncio.Task[None]] = set()
-        self._idle: dict[_Connection, None] = {}
-        self._leaving: set[_Connection] = set()
+        self._idle: dict[Connection, float] = {}
+        self._idle_seconds = idle
+        self._looking: asyncio.TimerHandle | None = None
+        self._leaving: set[Connection] = set()
         self._pace = Pace()
         self._retry: asyncio.TimerHandle | None = None
         self._out_of_room = False
@@ -167,6 +163,10 @@ class Listener:
                 with contextlib.suppress(OSError):  # gone already, or the disk is read-only
                     os.unlink(name)
         await self._context.terminated.set()
+        if self._looking is not None:
+            self._looking.cancel()
+        for each in self._idle:
+            each.leave()
         await self._wait(self._grace)
         for task in self._connections:
             task.cancel()
@@ -232,10 +232,26 @@ class Listener:
         longest.writer.transport.abort()
         return True
 
-    def _note(self, connection: _Connection, idle: bool) -> None:
+    def _note(self, connection: Connection, idle: bool) -> None:
         self._idle.pop(connection, None)
         if idle and connection not in self._leaving:
-            self._idle[connection] = None
+            if self._context.terminated.is_set():
+                connection.leave()
+                return
+            self._idle[connection] = self._loop.time()
+            if self._looking is None:
+                self._looking = self._loop.call_later(self._idle_seconds, self._look)
+
+    def _look(self) -> None:
+        """Close what has been idle for too long, and look again when the next will have been."""
+        self._looking = None
+        now = self._loop.time()
+        for connection, since in tuple(self._idle.items()):
+            if since + self._idle_seconds > now:
+                self._looking = self._loop.call_at(since + self._idle_seconds, self._look)
+                return
+            del self._idle[connection]
+            connection.leave()
 
     def _let_go(self, task: asyncio.Task[None], who: Peer) -> None:
         self._connections.discard(task)
@@ -250,9 +266,17 @@ class Listener:
         protocol = asyncio.StreamReaderProtocol(reader)
         transport, _ = await self._loop.connect_accepted_socket(lambda: protocol, connection)
         writer = Writer(self._untaken, transport, protocol, reader, self._loop)
-        served = _Connection(self._app, self._loop, self._config, self._context, {}, reader, writer)
-        served.pace = self._pace
-        served.note = lambda idle: self._note(served, idle)
+        served = Connection(
+            self._pace,
+            self._note,
+            self._app,
+            self._loop,
+            self._config,
+            self._context,
+            ConnectionState({}),
+            reader,
+            writer,
+        )
         self._note(served, True)
         try:
             await served
@@ -272,101 +296,11 @@ class Listener:
             self._leaving.discard(served)
 
 
-class _Connection(TCPServer):
-    """Hypercorn's server of one connection, held to HTTP/1.1 and to a pace; `note` is told when it is idle or not."""
-
-    note: Callable[[bool], None]
-    pace: Pace
-
-    async def protocol_send(self, event: Event) -> None:
-        if isinstance(event, Updated):
-            self.note(event.idle)
-        await super().protocol_send(event)
-
-    async def _read_data(self) -> None:
-        wrapper = self.protocol
-        # The wrapper would switch to HTTP/2 when a request asks for it.
-        self.protocol = _Http1(  # type: ignore[assignment]
-            self.pace,
-            wrapper.app,
-            wrapper.config,
-            wrapper.context,
-            wrapper.task_group,
-            wrapper.state,
-            wrapper.ssl,
-            wrapper.client,
-            wrapper.server,
-            wrapper.send,
-        )
-        await super()._read_data()
-        # A client that has gone would otherwise keep its descriptor here for as long as an idle one.
-        await self.idle_task.stop()
-
-    async def _idle_timeout(self) -> None:
-        # Nor is there an end to read on a connection that was reset: it would keep its place here as long.
-        if not (self.reader.at_eof() or self.writer.is_closing()):
-            await super()._idle_timeout()
-
-
-class _Http1(H11Protocol):
-    """HTTP/1.1 that ignores every offer to upgrade (RFC 9110, 7.8).
-
-    A confined worker, or anyone on the loopback, has no business with an HTTP/2 or a WebSocket parser.
-    """
-
-    def __init__(self, pace: Pace, *connection: Any) -> None:
-        super().__init__(*connection)
-        self._pace = pace
-        self._gone = False
-
-    async def handle(self, event: Any) -> None:
-        # It is told when the peer has gone: what that one had asked for beforehand is done for nobody.
-        self._gone = self._gone or isinstance(event, Closed)
-        await super().handle(event)
-
-    async def _check_protocol(self, event: Any) -> None:
-        pass
-
-    async def _create_stream(self, request: Any) -> None:
-        if self._gone:
-            return
-        await self._pace.begin()
-        # h11 bounds a head that comes in pieces, and not one that is there at once.
-        if len(request.target) + sum(len(name) + len(value) for name, value in request.headers) > MAX_HEAD:
-            await self._send_error_response(HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE)
-            await self.send(Closed())
-            return
-        if _is_framed_twice(request):
-            await self._send_error_response(HTTPStatus.BAD_REQUEST)
-            await self.send(Closed())
-            return
-        headers = [(name, value) for name, value in request.headers if name != b"upgrade"]
-        # A method is in capitals (RFC 9110, 9.1), which Hypercorn makes of any: what is not stays another one.
-        method = request.method if request.method.isupper() else b"-" + request.method
-        if method != request.method or len(headers) != len(request.headers):
-            request = type(request)(
-                method=method, target=request.target, headers=headers, http_version=request.http_version
-            )
-        await super()._create_stream(request)
-
-
-def _is_framed_twice(request: Any) -> bool:
-    """Tell whether two readers could differ over where a request ends, and so over whose the next one is.
-
-    With a length and a coding h11 goes by the coding and keeps the connection, which a server must not (RFC 9112, 6.1);
-    HTTP/1.0 has no coding at all.
-    """
-    names = {name for name, _ in request.headers}
-    return b"transfer-encoding" in names and (b"content-length" in names or request.http_version < b"1.1")
-
-
-def _config(idle: float) -> Config:
+def _config() -> Config:
     config = Config()
     config.errorlog = logging.getLogger("spl.api")
     config.include_server_header = False
     config.h11_max_incomplete_size = MAX_HEAD
-    config.keep_alive_timeout = idle
-    config.keep_alive_max_requests = 2**63
     # Not the read timeout: it would cut an event stream, whose reader has nothing more to say.
     config.read_timeout = None
     return config

@@ -5,9 +5,10 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from spl.errors import RunFinished
+from spl.errors import InvalidBody, RunFinished
 from spl.kernel.names import ENGINE
-from spl.records.record import Draft, record_id
+from spl.records.canonical import canonical
+from spl.records.record import MAX_BODY_DEPTH, Draft, record_id
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -83,9 +84,9 @@ class Chain:
         for at, (act, said) in enumerate(entries):
             body = said(ids) if callable(said) else said
             parents = (ids[-1],) if ids else self._parents()
-            clock = self._clock + at + 1
-            ids.append(record_id(parents, self._thread, ENGINE, act, body, clock, _DATA_TYPE))
-            drafts.append(Draft(self._thread, ENGINE, act, body, parents, clock, _DATA_TYPE))
+            clock, form = self._clock + at + 1, _form(body)
+            ids.append(record_id(parents, self._thread, ENGINE, act, form or body, clock, _DATA_TYPE))
+            drafts.append(Draft(self._thread, ENGINE, act, body, parents, clock, _DATA_TYPE, canonical=form))
         return drafts
 
     def _foreign(self, entries: Sequence[Entry], actor: str) -> list[Draft]:
@@ -95,3 +96,11 @@ class Chain:
 
     def _parents(self) -> tuple[str, ...]:
         return () if self._head is None else (self._head,)
+
+
+def _form(body: dict[str, Any]) -> bytes | None:
+    """Give a body in canonical form; None where it has none, of which the log says why."""
+    try:
+        return canonical(body, max_depth=MAX_BODY_DEPTH)
+    except InvalidBody:
+        return None

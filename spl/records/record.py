@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 from spl.errors import IngestFailed, InvalidBody
@@ -67,7 +67,8 @@ class Record:
 class Draft:
     """What a writer asks to have recorded.
 
-    Without a `clock` the store gives the next of this actor on this thread.
+    Without a `clock` the store gives the next of this actor on this thread. `canonical` is the body in canonical form,
+    from a writer who has needed it before.
     """
 
     thread: str
@@ -78,6 +79,7 @@ class Draft:
     clock: int | None = None
     data_type: str = "SCALAR"
     judged_by: str | None = None
+    canonical: bytes | None = field(default=None, repr=False, compare=False)
 
 
 def record_id(
@@ -121,7 +123,7 @@ def check(draft: Draft) -> bytes:
         _check_clock(draft.clock)
     if draft.judged_by is not None:
         _match(_JUDGE, draft.judged_by, "judged_by", "null or 1 to 300 visible ASCII characters")
-    return _check_body(draft.body)
+    return _check_body(draft.body, draft.canonical)
 
 
 def _refusal(what: str, value: object, must_be: str) -> IngestFailed:
@@ -153,12 +155,12 @@ def _check_clock(clock: object) -> None:
         raise _refusal("the clock", clock, "an integer from 0 to 2^63 - 1")
 
 
-def _check_body(body: object) -> bytes:
+def _check_body(body: object, form: bytes | None) -> bytes:
     if not isinstance(body, dict):
         raise _refusal("the body", body, "a JSON object")
     if "kind" in body:
         _match(_KIND, body["kind"], "the kind", "of the form scope.category.entity.vN, lowercase")
     try:
-        return canonical(body, max_depth=MAX_BODY_DEPTH)
+        return canonical(body, max_depth=MAX_BODY_DEPTH) if form is None else form
     except InvalidBody as error:
         raise IngestFailed(f"the body is refused: {error.message}") from None

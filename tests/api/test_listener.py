@@ -26,6 +26,7 @@ from spl.api.limits import body_limit
 from spl.api.listener import Listener, bind_tcp, bind_unix
 from spl.api.pace import AT_ONCE
 from spl.api.peer import peer
+from spl.api.untaken import Writer
 from spl.errors import HomeUnsafe, PortInUse, SocketPathTooLong
 
 if TYPE_CHECKING:
@@ -324,6 +325,88 @@ def test_a_connection_that_sends_no_whole_head_in_time_is_closed(path: str) -> N
         writer.close()
 
     serve(bind_unix(path, 0o600), talk, idle=0.05)
+
+
+def test_a_request_that_takes_longer_than_a_connection_may_be_idle_is_answered(path: str) -> None:
+    asked, released = asyncio.Event(), asyncio.Event()
+
+    async def app(scope: Scope, receive: Receive, send: Send) -> None:
+        asked.set()
+        await released.wait()
+        await Response("late")(scope, receive, send)
+
+    async def talk() -> None:
+        reader, writer = await asyncio.open_unix_connection(path)
+        writer.write(GET)
+        await asked.wait()
+        # One begins to be idle after the other, and each has its time.
+        for idle, idle_writer in [await asyncio.open_unix_connection(path) for _ in range(20)]:
+            assert await is_closed(idle)
+            idle_writer.close()
+        released.set()
+        assert (await answer(reader))[0] == 200
+        assert await is_closed(reader)
+        writer.close()
+
+    serve(bind_unix(path, 0o600), talk, app, idle=0.05)
+
+
+def test_an_answer_of_a_known_length_is_written_at_once(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    written: list[bytes] = []
+    write = Writer.write
+
+    def keeping(writer: Writer, data: bytes) -> None:
+        written.append(data)
+        write(writer, data)
+
+    monkeypatch.setattr(Writer, "write", keeping)
+
+    async def talk() -> None:
+        reader, writer = await asyncio.open_unix_connection(path)
+        for request in (GET, GET.replace(b"GET", b"HEAD", 1), GET):
+            writer.write(request)
+            head = await reader.readuntil(b"\r\n\r\n")
+            assert (head[:12], head.lower().split(b"\r\n")[1]) == (b"HTTP/1.1 200", b"content-length: 4")
+            assert request[:4] == b"HEAD" or await reader.readexactly(4) == b"said"
+        writer.close()
+
+    serve(bind_unix(path, 0o600), talk, Response("said"))
+    assert [each[-4:] for each in written] == [b"said", b"\r\n\r\n", b"said"]
+
+
+def test_the_head_of_an_answer_without_an_end_does_not_wait_for_what_follows(path: str) -> None:
+    seen = asyncio.Event()
+
+    async def app(scope: Scope, receive: Receive, send: Send) -> None:
+        await send({"type": "http.response.start", "status": 200, "headers": []})
+        await seen.wait()
+        await send({"type": "http.response.body", "body": b"then"})
+
+    async def talk() -> None:
+        reader, writer = await asyncio.open_unix_connection(path)
+        writer.write(GET)
+        assert b"chunked" in await reader.readuntil(b"\r\n\r\n")
+        seen.set()
+        assert await reader.readuntil(b"0\r\n\r\n") == b"4\r\nthen\r\n0\r\n\r\n"
+        writer.close()
+
+    serve(bind_unix(path, 0o600), talk, app)
+
+
+def test_an_answer_that_fails_after_its_head_is_cut_off_there(path: str) -> None:
+    async def app(scope: Scope, receive: Receive, send: Send) -> None:
+        headers = [(b"content-length", b"4")]
+        await send({"type": "http.response.start", "status": 200, "headers": headers})
+        raise ValueError("a fault")
+
+    async def talk() -> None:
+        reader, writer = await asyncio.open_unix_connection(path)
+        writer.write(GET)
+        assert (await reader.readuntil(b"\r\n\r\n")).startswith(b"HTTP/1.1 200")
+        assert await is_closed(reader)
+        writer.close()
+
+    serve(bind_unix(path, 0o600), talk, app)
 
 
 def test_a_head_over_the_limit_is_refused(path: str) -> None:

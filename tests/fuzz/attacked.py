@@ -124,15 +124,10 @@ class Attacked:
         left: set[asyncio.Task[Any]] = set()
         try:
             async with asyncio.timeout(http.SECONDS):
-                # A connection's idle timer is another one after each request; the connection's own task is looked at.
-                while left := {each for each in asyncio.all_tasks() - known if not _is_timer(each)}:
+                while left := asyncio.all_tasks() - known:
                     await asyncio.wait(left, return_when=asyncio.FIRST_COMPLETED)
         except TimeoutError:
             require(False, "tasks that do not end", *map(str, left), *facts)
-
-
-def _is_timer(task: asyncio.Task[Any]) -> bool:
-    return getattr(task.get_coro(), "__qualname__", "") in ("_Connection._idle_timeout", "EventWrapper.wait")
 
 
 class _Kept(logging.Handler):

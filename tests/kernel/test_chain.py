@@ -9,12 +9,15 @@ import pytest
 from spl.errors import IngestFailed, InvalidBody, RunFinished
 from spl.kernel.chain import Chain, Entry
 from spl.kernel.names import ENGINE
-from spl.records.record import Draft
+from spl.records.canonical import canonical
+from spl.records.record import MAX_BODY_DEPTH, Draft
 from tests.kernel.instance import MEMBER, Instance, chained, instance
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
+    from collections.abc import Awaitable, Callable, Sequence
     from pathlib import Path
+
+    from spl.records.store import Appended
 
 THREAD = "th_run_1"
 KIND = "core.work.step.v1"
@@ -143,6 +146,40 @@ def test_what_is_not_written_is_not_counted(tmp_path: Path) -> None:
         with pytest.raises(IngestFailed):
             await chain.append(Entry("DO", {"kind": "no kind"}), then=lambda: counted.append(1))
         assert counted == []
+
+    on_chain(tmp_path, talk)
+
+
+def test_the_log_is_given_each_body_in_the_form_that_its_id_was_made_of(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def talk(here: Instance, chain: Chain) -> None:
+        given: list[Draft] = []
+        append = here.store.append
+
+        async def keeping(drafts: Sequence[Draft]) -> list[Appended]:
+            given.extend(drafts)
+            return await append(drafts)
+
+        monkeypatch.setattr(here.store, "append", keeping)
+        await chain.append(step(1, text="é", part=2.0), Entry("KNOW", lambda ids: {"fulfills": ids[0]}))
+        assert [each.canonical for each in given] == [canonical(each.body) for each in given]
+        assert [record.body["text"] for record in await here.on(THREAD) if "text" in record.body] == ["é"]
+
+    on_chain(tmp_path, talk)
+
+
+def test_a_body_without_a_canonical_form_is_refused_as_it_ever_was(tmp_path: Path) -> None:
+    async def talk(here: Instance, chain: Chain) -> None:
+        deep: list[Any] = []
+        for _ in range(MAX_BODY_DEPTH - 1):
+            deep = [deep]
+        with pytest.raises(IngestFailed, match="nested too deep"):
+            await chain.append(step(1, deep=deep))
+        with pytest.raises(InvalidBody, match="surrogate"):
+            await chain.append(step(1, text="\ud800"))
+        await chain.append(step(1))
+        assert chained(await here.on(THREAD))
 
     on_chain(tmp_path, talk)
 

@@ -141,6 +141,13 @@ def test_a_good_draft_is_taken_and_its_body_given_in_canonical_form(good: Draft)
     assert check(good) == canonical(good.body)
 
 
+def test_a_body_whose_form_the_writer_had_is_put_in_it_no_second_time() -> None:
+    form = canonical({"a": 1})
+    assert check(draft(body={"a": 1}, canonical=form)) is form
+    with pytest.raises(IngestFailed, match="the kind"):
+        check(draft(body={"kind": "note"}, canonical=canonical({"kind": "note"})))
+
+
 def deep_body(depth: int) -> dict[str, Any]:
     body: dict[str, Any] = {}
     for _ in range(depth - 1):
