@@ -6,11 +6,11 @@ once. What a verdict took is told through the doors, in one report.
 
 from __future__ import annotations
 
-import json
 import select
 import time
 
 from spl.worker import program
+from spl.worker.jsontext import loads
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -26,7 +26,7 @@ def main(argv: list[str]) -> int:
 
 
 def _drive(doors: Doors) -> None:
-    goal = json.loads(doors.perform("run", {})["goal"])
+    goal = loads(doors.perform("run", {})["goal"])
     reply = doors.perform("infer", {"messages": [{"role": "user", "content": "Begin."}]})["reply"]
     # A worker cannot sleep: it waits for nothing, for as long.
     select.poll().poll(max(0, goal["at"] - time.monotonic_ns()) // 1_000_000)

@@ -6,8 +6,6 @@ in process there is none.
 
 from __future__ import annotations
 
-import math
-
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
@@ -20,6 +18,8 @@ NESTING_LIMIT = 50
 """Parentheses, signs and powers inside one another; well below what Python's own stack allows."""
 INTEGER_BITS = 4096
 """The largest integer, in bits; Python refuses to print one of more than 4300 digits."""
+
+_INFINITE = float("inf")
 
 SCHEMAS: dict[str, dict[str, Any]] = {
     "calculate": {
@@ -204,6 +204,6 @@ def _bounded(value: Number) -> Number:
     if isinstance(value, int):
         if value.bit_length() > INTEGER_BITS:
             raise ValueError("a number in it is too large")
-    elif not math.isfinite(value):
+    elif not abs(value) < _INFINITE:
         raise ValueError("a number in it is not finite")
     return value

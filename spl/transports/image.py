@@ -1,7 +1,7 @@
 """The worker's program, taken once at the daemon's start and sealed.
 
-The sources of `spl.loop` and `spl.worker` are compiled by the interpreter that will run them and packed into one
-`.pyc`: a worker reads one file, and what is installed later changes nothing for this daemon.
+The sources of `spl.loop` and `spl.worker` are compiled and loaded by the interpreter that will run them and packed into
+one `.pyc`: a worker reads one file, and what is installed later changes nothing for this daemon.
 """
 
 from __future__ import annotations
@@ -28,34 +28,50 @@ MODULES = {
     "spl.loop.tools": "loop/tools.py",
     "spl.loop.machine": "loop/machine.py",
     "spl.worker": "worker/__init__.py",
+    "spl.worker.jsontext": "worker/jsontext.py",
+    "spl.worker.libc": "worker/libc.py",
     "spl.worker.doors": "worker/doors.py",
     "spl.worker.probe": "worker/probe.py",
     "spl.worker.program": "worker/program.py",
 }
 
-_START = """
+_LOAD = """
 import marshal, sys
 for name, code in marshal.loads(PARTS):
     module = sys.modules[name] = type(sys)(name)
     module.__path__ = []
     exec(code, vars(module))
-sys.exit(sys.modules[PROGRAM].main(sys.argv))
 """
 
-# Run by the worker's interpreter: a code object is of no use to another version. The header is that of PEP 552. Without
-# the columns of every instruction (no_debug_ranges): nobody sees a traceback of a worker's.
+# There is nothing to flush, and to take an interpreter down costs it a millisecond.
+_START = """
+import posix
+posix._exit(sys.modules[PROGRAM].main(sys.argv))
+"""
+
+# Run by the worker's interpreter: a code object is of no use to another version. It loads what it has packed, so that
+# an interpreter that lacks a module, or has another than is known here, is refused now. The header is that of PEP 552.
+# Without the columns of every instruction (no_debug_ranges): nobody sees a traceback of a worker's. What the sources
+# say by `from __future__` is said to the compiler, for the statement would read a module from the disk.
 _PACK = """
-import importlib.util, json, marshal, sys
+import __future__, ast, importlib.util, json, marshal, sys
 said = json.load(sys.stdin)
-parts = [(name, compile(source, "<%s>" % name, "exec", optimize=2)) for name, source in said["modules"].items()]
-start = "PARTS, PROGRAM = %r\\n%s" % ((marshal.dumps(parts), said["program"]), said["start"])
-code = compile(start, "<spl loop-worker>", "exec", optimize=2)
-sys.stdout.buffer.write(importlib.util.MAGIC_NUMBER + bytes(12) + marshal.dumps(code))
+annotations = __future__.annotations.compiler_flag
+parts = []
+for name, source in said["modules"].items():
+    tree = ast.parse(source)
+    tree.body = [each for each in tree.body if getattr(each, "module", None) != "__future__"]
+    parts.append((name, compile(tree, "<%s>" % name, "exec", annotations, True, 2)))
+load = "PARTS, PROGRAM = %r\\n%s" % ((marshal.dumps(parts), said["program"]), said["load"])
+code = compile(load + said["start"], "<spl loop-worker>", "exec", optimize=2)
+packed = importlib.util.MAGIC_NUMBER + bytes(12) + marshal.dumps(code)
+exec(load, {})
+sys.stdout.buffer.write(packed)
 """
 
 
 def seal(python: Python, *, root: Path = _ROOT) -> Sealed:
-    """Read the worker's sources below `root`, compile and seal them; raises `LayerError` when that fails."""
+    """Read the worker's sources below `root`, compile, load and seal them; raises `LayerError` when that fails."""
     return pack(python, sources(root), "spl.worker.program")
 
 
@@ -65,10 +81,15 @@ def sources(root: Path = _ROOT) -> dict[str, str]:
 
 
 def pack(python: Python, modules: Mapping[str, str], program: str) -> Sealed:
-    """Compile modules and seal them as one; what runs is `program`'s `main`. Raises `LayerError` when that fails."""
+    """Compile modules, load them once and seal them as one; what runs is `program`'s `main`.
+
+    Raises `LayerError` when that fails, as it does where the interpreter lacks a module that they import.
+    """
     done = subprocess.run(
         [python.path, "-I", "-S", "-B", "-X", "no_debug_ranges", "-c", _PACK],
-        input=json.dumps({"modules": dict(modules), "start": _START, "program": program}).encode(),
+        input=json.dumps(
+            {"modules": dict(modules), "load": _LOAD, "start": _START, "program": program}
+        ).encode(),
         capture_output=True,
         check=False,
         env={},
@@ -77,7 +98,7 @@ def pack(python: Python, modules: Mapping[str, str], program: str) -> Sealed:
     if done.returncode != 0 or not done.stdout:
         raise LayerError(
             "image",
-            expected=f"{python.path} to compile the worker's program",
+            expected=f"{python.path} to compile the worker's program and to load it",
             observed=(done.stderr.decode("utf-8", "replace").strip().splitlines() or ["nothing"])[-1],
             remedy="mend the installation of this interpreter",
         )

@@ -5,11 +5,11 @@
 
 from __future__ import annotations
 
-import json
 import select
-import socket
+from _socket import AF_UNIX, SOCK_STREAM, socket
 
 from spl.loop.machine import DoorError
+from spl.worker.jsontext import dumps, loads
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -40,7 +40,7 @@ class Doors:
     def __init__(self, path: str, credential: str) -> None:
         self._path = path
         self._credential = credential
-        self._connection: socket.socket | None = None
+        self._connection: socket | None = None
         self._received = bytearray()
 
     def perform(self, door: str, payload: Json) -> Json:
@@ -64,7 +64,7 @@ class Doors:
             message = f"the answer at the door {door!r} {unusable.message}"
             raise DoorError(unusable.code, message) from None
         try:
-            answer = json.loads(body)
+            answer = loads(body)
         except ValueError:
             answer = None
         if not 200 <= status < 300:
@@ -86,7 +86,7 @@ class Doors:
         if route.startswith("GET "):
             return f"{head}\r\n".encode("ascii")
         # A lone surrogate, which is no UTF-8, goes as Python writes it: that is JSON's own escape.
-        said = json.dumps(payload, separators=(",", ":"), ensure_ascii=False)
+        said = dumps(payload)
         body = said.encode("utf-8", "backslashreplace")
         head += f"Content-Type: application/json\r\nContent-Length: {len(body)}\r\n\r\n"
         return head.encode("ascii") + body
@@ -176,8 +176,8 @@ class Doors:
         self._received += data
 
 
-def _connect(path: str) -> socket.socket:
-    connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+def _connect(path: str) -> socket:
+    connection = socket(AF_UNIX, SOCK_STREAM)
     try:
         connection.connect(path)
     except OSError:
@@ -186,7 +186,7 @@ def _connect(path: str) -> socket.socket:
     return connection
 
 
-def _readable(connection: socket.socket) -> bool:
+def _readable(connection: socket) -> bool:
     poll = select.poll()
     poll.register(connection, select.POLLIN)
     return bool(poll.poll(0))

@@ -6,12 +6,12 @@ no /proc and no /dev.
 
 from __future__ import annotations
 
-import ctypes
-import os
-import resource
+import posix
 import select
-import socket
 import sys
+from _socket import AF_UNIX, SOCK_STREAM, socket
+
+from spl.worker import libc
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -19,6 +19,16 @@ if TYPE_CHECKING:
 
 
 _PATH_BENEATH = 1  # LANDLOCK_RULE_PATH_BENEATH, linux/landlock.h
+
+# asm-generic/resource.h, as x86-64 and aarch64 have it.
+_RESOURCES = {
+    "RLIMIT_CPU": 0,
+    "RLIMIT_FSIZE": 1,
+    "RLIMIT_CORE": 4,
+    "RLIMIT_NPROC": 6,
+    "RLIMIT_NOFILE": 7,
+    "RLIMIT_AS": 9,
+}
 
 
 def attempt_all(attempts: list[list[object]]) -> dict[str, object]:
@@ -49,27 +59,18 @@ def _attempt(operation: str, arguments: list[object]) -> object:
 
 
 def _syscall(number: int, *arguments: int | str | bytes | None) -> int:
-    libc = ctypes.CDLL(None, use_errno=True)
-    libc.syscall.restype = ctypes.c_long
-    pid = os.getpid()
-    value = int(libc.syscall(ctypes.c_long(number), *(_word(argument) for argument in arguments)))
-    if os.getpid() != pid:
+    pid = posix.getpid()
+    value: int = libc.syscall(libc.Long(number), *map(libc.word, arguments))
+    if posix.getpid() != pid:
         # The attempt was to make a process and it worked: only the parent may report that.
-        os._exit(0)
-    return -ctypes.get_errno() if value == -1 else value
-
-
-def _word(argument: int | str | bytes | None) -> ctypes.c_long | ctypes.c_char_p:
-    # A plain int would be passed as 32 bits.
-    if isinstance(argument, int):
-        return ctypes.c_long(argument)
-    return ctypes.c_char_p(None if argument is None else os.fsencode(argument))
+        posix._exit(0)  # noqa: SLF001 - so it is called, and is no private one
+    return -libc.get_errno() if value == -1 else value
 
 
 def _syscall_fd(number: int, *arguments: int | str | None) -> int:
     value = _syscall(number, *arguments)
     if value >= 0:
-        os.close(value)
+        posix.close(value)
     return value
 
 
@@ -87,42 +88,52 @@ def _landlock(calls: list[int], rights: list[int], given_back: int, paths: list[
                 return added
         return _syscall(restrict, ruleset, 0)
     finally:
-        os.close(ruleset)
+        posix.close(ruleset)
 
 
 def _landlock_rule(add: int, ruleset: int, given_back: int, path: str) -> int:
-    folder = os.open(path, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+    folder = posix.open(path, posix.O_PATH | posix.O_DIRECTORY | posix.O_CLOEXEC)
     try:
         # struct landlock_path_beneath_attr, packed: a word of rights and a descriptor.
         rule = given_back.to_bytes(8, sys.byteorder) + folder.to_bytes(4, sys.byteorder)
         return _syscall(add, ruleset, _PATH_BENEATH, rule, 0)
     finally:
-        os.close(folder)
+        posix.close(folder)
 
 
 def _open(path: str, flags: int) -> int:
-    os.close(os.open(path, flags, 0o600))
+    posix.close(posix.open(path, flags, 0o600))
     return 0
 
 
 def _list(path: str) -> list[str]:
-    return sorted(os.listdir(path))
+    return sorted(posix.listdir(path))
 
 
 def _limits(names: list[str]) -> dict[str, list[int]]:
-    # RLIM_INFINITY is -1 in this module.
-    return {name: list(resource.getrlimit(getattr(resource, name))) for name in names}
+    return {name: _limit(_RESOURCES[name]) for name in names}
+
+
+def _limit(resource: int) -> list[int]:
+    # struct rlimit: the soft limit and the hard one, a word each. As a signed one RLIM_INFINITY is -1.
+    limits = (libc.Long * 2)()
+    if libc.getrlimit(resource, libc.byref(limits)) != 0:
+        raise OSError(libc.get_errno(), "getrlimit")
+    return list(limits)
 
 
 def _connect(path: str) -> int:
-    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
+    connection = socket(AF_UNIX, SOCK_STREAM)
+    try:
         # Blocking: a full backlog is not a missing door, and the launch has its own deadline.
         connection.connect(path)
+    finally:
+        connection.close()
     return 0
 
 
 def _ids() -> list[int]:
-    return [*os.getresuid(), *os.getresgid(), os.getpid(), os.getppid()]
+    return [*posix.getresuid(), *posix.getresgid(), posix.getpid(), posix.getppid()]
 
 
 def _stdin() -> str:
@@ -136,11 +147,10 @@ def _stdin() -> str:
 
 def _pdeathsig() -> int:
     # PR_GET_PDEATHSIG (prctl(2)) writes its answer where its argument points.
-    libc = ctypes.CDLL(None, use_errno=True)
-    signal = ctypes.c_int(-1)
-    if libc.prctl(2, ctypes.byref(signal), 0, 0, 0) != 0:
-        return -ctypes.get_errno()
-    return signal.value
+    signal = libc.Int(-1)
+    if libc.prctl(2, libc.byref(signal), 0, 0, 0) != 0:
+        return -libc.get_errno()
+    return int(signal.value)
 
 
 _OPERATIONS: dict[str, Callable[..., object]] = {

@@ -5,18 +5,19 @@ It writes to the bare descriptors: a stream that fails to flush would change the
 
 from __future__ import annotations
 
-import json
-import os
+import posix
+import sys
 
 from spl.loop.machine import DoorError, work
 from spl.worker.doors import Doors
+from spl.worker.jsontext import dumps, loads
 from spl.worker.probe import attempt_all, is_closed
 
 # hashlib costs 3 MiB for OpenSSL; Python 3.12 renamed the module beneath it.
-try:
-    from _sha256 import sha256  # type: ignore[import-not-found]
-except ImportError:
+if sys.version_info >= (3, 12):
     from _sha2 import sha256  # type: ignore[import-not-found]
+else:
+    from _sha256 import sha256  # type: ignore[import-not-found]
 
 EXIT_DONE = 0
 EXIT_NO_CREDENTIAL = 10
@@ -42,9 +43,9 @@ def main(argv: list[str]) -> int:
         if is_closed():
             # The daemon is gone: before its death could reach this process, or nothing would have been let go.
             return EXIT_NO_CREDENTIAL
-        spec = json.loads(specification)
+        spec = loads(specification)
         results = attempt_all(spec["attempts"])
-        _write(1, json.dumps({"ready": nonce, "image": _digest(image), "results": results}))
+        _write(1, dumps({"ready": nonce, "image": _digest(image), "results": results}))
         credential = _credential()
         if credential is None:
             return EXIT_NO_CREDENTIAL
@@ -76,19 +77,19 @@ def _drive(doors: Doors) -> None:
 
 
 def _digest(path: str) -> str:
-    with open(path, "rb") as image:
-        return str(sha256(image.read()).hexdigest())
+    with open(path, "rb", buffering=0) as image:
+        return str(sha256(image.readall()).hexdigest())
 
 
 def _credential() -> str | None:
     received = b""
-    while data := os.read(0, CREDENTIAL_LIMIT + 1 - len(received)):
+    while data := posix.read(0, CREDENTIAL_LIMIT + 1 - len(received)):
         received += data
         if len(received) > CREDENTIAL_LIMIT:
             raise ValueError("too much on standard input")
     if not received.strip():
         return None
-    credential = json.loads(received)["credential"]
+    credential = loads(received)["credential"]
     # It becomes a header's value: one word of visible ASCII, or it could write headers of its own.
     if not (isinstance(credential, str) and credential.isascii() and credential.isprintable()):
         raise ValueError("not a credential")
@@ -100,7 +101,7 @@ def _credential() -> str | None:
 def _write(descriptor: int, line: str) -> None:
     rest = f"{line}\n".encode()
     while rest:
-        rest = rest[os.write(descriptor, rest) :]
+        rest = rest[posix.write(descriptor, rest) :]
 
 
 def _complain(line: str) -> None:

@@ -78,14 +78,14 @@ class Stage:
         )
 
     def image(self, changes: str = "") -> Sealed:
-        """Seal the real worker's program, with some lines added that change what it does."""
+        """Seal the real worker's program, with lines added that change what it does and may use `json` and `os`."""
         if not changes:
             return self._own(images.seal(examine().python))
         root = f"{self.folder}/sources"
         shutil.rmtree(root, ignore_errors=True)
         shutil.copytree(ROOT, root, ignore=shutil.ignore_patterns("__pycache__"))
         with open(f"{root}/worker/program.py", "a") as file:
-            file.write(f"\n{changes}\n")
+            file.write(f"\nimport json, os\n{changes}\n")
         return self._own(images.seal(examine().python, root=Path(root)))
 
     def program(self, source: str) -> Sealed:

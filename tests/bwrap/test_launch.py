@@ -151,7 +151,7 @@ def test_a_home_may_have_any_name(daemon: Daemon, home: bytes) -> None:
     ("changes", "layer", "observed"),
     [
         (
-            """_told = _write\ndef _write(to, line): _told(to, line.replace('"ready": "', '"ready": "0'))""",
+            """_told = _write\ndef _write(to, line): _told(to, line.replace('"ready":"', '"ready":"0'))""",
             "image",
             "without this launch's nonce",
         ),

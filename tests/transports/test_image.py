@@ -5,6 +5,7 @@ import os
 import shutil
 import socket
 import subprocess
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -152,6 +153,31 @@ def test_sources_that_do_not_compile_are_a_refusal_that_names_the_error(
         image.seal(python, root=sources)
 
     assert caught.value.layer == "image"
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ("sys.modules['_json'] = None", "import of _json halted"),
+        ("import _json; del _json.make_encoder", "cannot import name 'make_encoder'"),
+        ("import _json; _json.make_encoder = lambda markers, default: None", "takes 2 positional arguments"),
+        ("import _ctypes; del _ctypes.dlsym", "cannot import name 'dlsym'"),
+    ],
+    ids=["missing", "without", "otherwise", "ctypes"],
+)
+def test_an_interpreter_without_what_the_worker_imports_is_refused_when_it_is_sealed(
+    python: Python, tmp_path: Path, change: str, said: str
+) -> None:
+    poor = tmp_path / "python"
+    poor.write_text(
+        f"#!{python.path} -IS\nimport sys\n{change}\nsys.argv = ['-c']\nexec(sys.orig_argv[-1])\n"
+    )
+    poor.chmod(0o755)
+
+    with pytest.raises(LayerError, match=said) as caught:
+        image.seal(replace(python, path=str(poor)))
+
+    assert (caught.value.layer, caught.value.remedy) == ("image", "mend the installation of this interpreter")
 
 
 def test_the_image_opens_no_socket_before_its_credential(python: Python, tmp_path: Path) -> None:

@@ -1,32 +1,24 @@
-"""A worker socket whose answers a test scripts, and the worker's program as a file that Python can run."""
+"""A worker socket whose answers a test scripts, and the worker's sealed program in a file."""
 
 from __future__ import annotations
 
 import json
+import os
 import socket
 import subprocess
 import sys
 import threading
 from dataclasses import dataclass, field
-from importlib import resources
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from spl.transports.image import MODULES
+from bwrap.host import examine_python
+from spl.transports.image import seal
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
-
-IMAGE = """
-import sys
-for name, source in {sources!r}.items():
-    module = sys.modules[name] = type(sys)(name)
-    module.__path__ = []
-    exec(source, vars(module))
-sys.exit(sys.modules["spl.worker.program"].main(sys.argv))
-"""
 
 
 @dataclass
@@ -120,10 +112,12 @@ def server(tmp_path: Path) -> Iterator[DoorServer]:
 
 @pytest.fixture(scope="session")
 def image(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Give a file that holds the worker's modules and no other, as the sealed image does."""
-    path = tmp_path_factory.mktemp("image") / "worker.py"
-    sources = {name: resources.files("spl").joinpath(file).read_text() for name, file in MODULES.items()}
-    path.write_text(IMAGE.format(sources=sources))
+    """Give a file that holds what is sealed for this interpreter."""
+    path = tmp_path_factory.mktemp("image") / "worker.pyc"
+    sealed = seal(examine_python(sys.executable))
+    with os.fdopen(sealed.open(), "rb") as content:
+        path.write_bytes(content.read())
+    sealed.close()
     return path
 
 

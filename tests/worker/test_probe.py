@@ -142,7 +142,7 @@ def test_what_breaks_down_is_named_and_the_rest_is_still_attempted() -> None:
         "unknown": "unknown",
         "too_few": "TypeError",
         "nul": "ValueError",
-        "no_such_limit": "AttributeError",
+        "no_such_limit": "KeyError",
         "long": "OSError",
         "wrong": "TypeError",
         "last": os.getpid(),
