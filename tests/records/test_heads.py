@@ -3,7 +3,6 @@ from __future__ import annotations
 import asyncio
 import os
 import sqlite3
-from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -13,11 +12,10 @@ from hypothesis import strategies as some
 from spl.errors import IngestFailed, SplError
 from spl.records import heads, writer
 from spl.records.examination import examine
-from spl.records.sqlite import SqliteStore
 from tests.records.contract import draft
+from tests.records.logs import opened
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
     from pathlib import Path
 
     from spl.records.record import Draft
@@ -29,15 +27,6 @@ BEN = "did:sync:user:ben"
 @pytest.fixture
 def path(tmp_path: Path) -> Path:
     return tmp_path / "hub.db"
-
-
-@asynccontextmanager
-async def opened(path: Path) -> AsyncIterator[Store]:
-    store = await SqliteStore.open(path)
-    try:
-        yield store
-    finally:
-        await store.close()
 
 
 async def places(store: Store) -> list[tuple[int, str, int]]:
@@ -116,7 +105,6 @@ def test_clocks_go_on_where_more_are_at_work_than_are_kept_in_mind(
                 await store.append([draft(thread="th_0")])
             assert [record.clock for record in await store.select(thread="th_0")] == [1, 2, 3, 4, 5, 6]
             assert [record.clock for record in await store.select(thread="th_4")] == [1, 2, 3]
-            assert isinstance(store, SqliteStore)
             assert len(store._writer._heads._clocks) <= 3
 
     asyncio.run(run())
@@ -176,7 +164,6 @@ def test_whatever_is_appended_together_is_answered_as_if_each_came_by_itself(
 
     async def run() -> None:
         async with opened(path) as store:
-            assert isinstance(store, SqliteStore)
             store._writer_connection.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, 10_000)
             for group in groups:
                 results = await asyncio.gather(*map(store.append, group), return_exceptions=True)
