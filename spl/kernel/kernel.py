@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import secrets
 from contextlib import nullcontext
 from dataclasses import replace
 from decimal import Decimal
@@ -29,6 +28,7 @@ from spl.kernel.names import (
     TIER,
     instant,
     label_of,
+    run_thread,
 )
 from spl.kernel.outcome import Ending, Outcome, Tally, decide, evidence
 from spl.kernel.principals import ADMIN, CONFIG_WRITE, RECORDS_WRITE, WORK_RUN
@@ -171,7 +171,7 @@ class Kernel:
         )
         cap = tier.daily_cost_usd
         return Terms(
-            thread=f"th_run_{secrets.token_hex(12)}",
+            thread=run_thread(self._now()),
             goal=start.goal,
             actor=actor,
             asked_by=principal.actor,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import secrets
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -47,3 +48,12 @@ def label_of(actor: str) -> str | None:
 def instant(now: datetime) -> str:
     """Give a time as every record of the kernel's says it: ISO 8601, in UTC, to the millisecond."""
     return now.isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+def run_thread(now: datetime) -> str:
+    """Give a new run's thread: the second that it begins in and 64 random bits, in hexadecimal.
+
+    The log is indexed by thread. So the runs of one time stand side by side there, and what they write together lands
+    on few pages; with nothing but chance in it each record would change pages of its own, anywhere in a long log.
+    """
+    return f"th_run_{int(now.timestamp()):08x}{secrets.token_hex(8)}"

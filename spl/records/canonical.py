@@ -27,6 +27,10 @@ _SURROGATE = re.compile("[\ud800-\udfff]")
 _ESCAPED_SURROGATE = re.compile(r"\\u[dD][89a-fA-F]")
 
 
+# Most of what is recorded is text: a call for each would take longer than the encoding.
+_AS_IT_IS: Final = frozenset((str, bool, type(None)))
+
+
 def canonical(value: object, *, max_depth: int = MAX_DEPTH) -> bytes:
     """Give the canonical JSON of a value of dicts, lists, tuples, strings, numbers, booleans and None.
 
@@ -60,8 +64,10 @@ def _plain(value: object, depth: int) -> object:
         for key in value:
             if not isinstance(key, str):
                 raise InvalidBody(f"the value has no canonical form: the key {key!a:.80} is not a string")
-        return {key: _plain(item, depth - 1) for key, item in value.items()}
-    return [_plain(item, depth - 1) for item in value]
+        return {
+            key: item if type(item) in _AS_IT_IS else _plain(item, depth - 1) for key, item in value.items()
+        }
+    return [item if type(item) in _AS_IT_IS else _plain(item, depth - 1) for item in value]
 
 
 def parse(raw: bytes | str) -> Any:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from functools import cache
 from typing import TYPE_CHECKING, Any, Final
 
 from spl.records.conditions import condition, order
@@ -13,8 +14,11 @@ from spl.records.rows import COLUMNS
 if TYPE_CHECKING:
     from spl.records.filter import Search
 
-INSERT: Final = f"INSERT INTO records ({COLUMNS}, ordinal) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)"  # noqa: S608 - constants
 LAST_ORDINAL: Final = "SELECT ordinal FROM records WHERE thread = ? ORDER BY sequence DESC LIMIT 1"
+HEAD: Final = f"""
+SELECT (SELECT max(clock) FROM records WHERE thread = ? AND actor = ?), coalesce(({LAST_ORDINAL}), 0)
+"""  # noqa: S608 - constants
+AT_CLOCK: Final = f"SELECT {COLUMNS} FROM records WHERE thread = ? AND actor = ? AND clock = ?"  # noqa: S608 - constants
 
 GET: Final = f"SELECT {COLUMNS} FROM records WHERE id = ?"  # noqa: S608 - constants
 _THREADS: Final = """
@@ -36,6 +40,13 @@ AT: Final = f"SELECT {COLUMNS} FROM records WHERE sequence = ?"  # noqa: S608 - 
 _STEP: Final = re.compile(r"USING [^(]*\((.*)\)")
 # Nothing is deleted and a refused insert gives its number back, so the last sequence is the count.
 COUNT: Final = "SELECT coalesce(max(sequence), 0) FROM records"
+
+
+@cache
+def insertion(records: int) -> str:
+    """Give the statement that adds so many records, each with all its columns and its ordinal."""
+    values = ", ".join([f"({', '.join('?' * (COLUMNS.count(',') + 2))})"] * records)
+    return f"INSERT INTO records ({COLUMNS}, ordinal) VALUES {values}"  # noqa: S608 - no value is in it
 
 
 def openings(owner: str | None) -> tuple[str, list[str]]:

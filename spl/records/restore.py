@@ -24,7 +24,7 @@ from spl.records.examination import examine, flaw, last_sequence, unfinished
 from spl.records.formats import FORMAT
 from spl.records.mark import Mark, mark_of, read_mark
 from spl.records.migration import forward
-from spl.records.queries import INSERT, LAST_ORDINAL
+from spl.records.queries import LAST_ORDINAL, insertion
 from spl.records.rows import COLUMNS
 from spl.records.schema import (
     connect,
@@ -268,7 +268,7 @@ def _salvage(log: Path, draft: Path) -> int:
         while (row := _whole_row(old, sequence + 1)) is not None:
             last = new.execute(LAST_ORDINAL, (row[_THREAD],)).fetchone()
             try:
-                new.execute(INSERT, (*row, 1 if last is None else last[0] + 1))
+                new.execute(insertion(1), (*row, 1 if last is None else last[0] + 1))
             except sqlite3.IntegrityError:
                 break
             sequence += 1

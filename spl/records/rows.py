@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, TypeAlias
 
 from spl.records.record import Draft, Record, check
 
@@ -14,6 +14,8 @@ BODY: Final = COLUMNS.split(", ").index("body")
 """Where a row's body is."""
 
 _ID_BYTES: Final = 32
+
+Row: TypeAlias = tuple[Any, ...]
 
 
 class Checked(NamedTuple):
@@ -31,7 +33,23 @@ class Checked(NamedTuple):
         """Check a draft; raises IngestFailed as `check` does."""
         return cls(draft, check(draft), draft.body.get("kind"))
 
-    def row(self, id_: str, parents: tuple[str, ...], clock: int) -> tuple[Any, ...]:
+    def record(self, sequence: int, id_: str, parents: tuple[str, ...], clock: int) -> Record:
+        """Give the record that this is to be; its body is fresh, as one that is read from the log has it."""
+        draft = self.draft
+        return Record(
+            id=id_,
+            parents=parents,
+            thread=draft.thread,
+            actor=draft.actor,
+            act=draft.act,
+            body=json.loads(self.body),
+            clock=clock,
+            data_type=draft.data_type,
+            judged_by=draft.judged_by,
+            sequence=sequence,
+        )
+
+    def row(self, id_: str, parents: tuple[str, ...], clock: int) -> Row:
         """Give the row to insert: all columns but the sequence."""
         draft = self.draft
         return (

@@ -16,6 +16,10 @@ from spl.records.formats import FORMAT, early, parts, script, tables
 
 APPLICATION_ID: Final = 0x73706C31  # "spl1": file(1) and we know a log by it
 
+# So many pages of write-ahead log, 16 MB, are folded into the file at once, four times SQLite's own: whoever appends
+# then waits for it, and of the pages that are written again and again only the last is folded in.
+_WAL_FOLDED: Final = 4000
+
 # A WAL that grew while a long read held it is cut back to this many bytes once it can be.
 _WAL_KEPT: Final = 64 * 1024 * 1024
 
@@ -268,6 +272,7 @@ def make_durable(connection: sqlite3.Connection, path: str) -> None:
     # Without it the rows that INSERT OR REPLACE removes pass the DELETE trigger by. A trigger before INSERT
     # would bind other programs too, but halves the speed of appending.
     connection.execute("PRAGMA recursive_triggers = ON")
+    connection.execute(f"PRAGMA wal_autocheckpoint = {_WAL_FOLDED}")
     connection.execute(f"PRAGMA journal_size_limit = {_WAL_KEPT}")
 
 

@@ -6,12 +6,14 @@ import queue
 import sqlite3
 import threading
 import time
+from itertools import chain
 from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
 
 from spl.errors import IngestFailed, SplError, StoreDamaged, StoreUnavailable
-from spl.records.queries import INSERT, LAST_ORDINAL
+from spl.records.heads import Heads
+from spl.records.queries import AT_CLOCK, insertion
 from spl.records.record import MAX_CLOCK, record_id
-from spl.records.rows import COLUMNS, UNREADABLE, Checked, to_record
+from spl.records.rows import UNREADABLE, Checked, Row, to_record
 from spl.records.schema import failure
 from spl.records.store import Appended
 
@@ -25,10 +27,11 @@ if TYPE_CHECKING:
 # Enough that the cost of a commit is spread thin; more would only make the first of a group wait longer.
 _GROUP: Final = 512
 
-Outcome: TypeAlias = "list[Appended] | SplError"
+_AT_ONCE: Final = 32
+"""Records written by one statement: its text is kept ready for each number of them."""
 
-_HIGHEST = "SELECT max(clock) FROM records WHERE thread = ? AND actor = ?"
-_AT_CLOCK = f"SELECT {COLUMNS} FROM records WHERE thread = ? AND actor = ? AND clock = ?"  # noqa: S608 - constants
+Outcome: TypeAlias = "list[Appended] | SplError"
+_Place: TypeAlias = tuple[str, str, int]  # a thread, an actor and a clock: no two records have the same
 
 
 class Append(NamedTuple):
@@ -58,6 +61,7 @@ class Writer:
     ) -> None:
         self._name = name
         self._connection = connection
+        self._heads = Heads(connection)
         self._mark = mark
         self._require_there = require_there
         self.damaged: StoreDamaged | None = None
@@ -138,61 +142,77 @@ class Writer:
     # start, whole. It was answered as a failure then, never as written; its caller's next try finds it there.
     def _commit(self, group: list[Append]) -> list[tuple[Append, Outcome]]:
         try:
-            self._require_sound()
-            self._connection.execute("BEGIN IMMEDIATE")
-            outcomes = [(append, self._attempt(append)) for append in group]
-            self._connection.execute("COMMIT")
+            return self._write(group)
+        except (sqlite3.DataError, sqlite3.IntegrityError):
+            # One append has what the log cannot hold, and must take no other with it; or another program has written
+            # to the log, and what was known of it is no longer so.
+            return [self._write_alone(append) for append in group]
         except (sqlite3.Error, StoreDamaged) as error:
-            if self._connection.in_transaction:
-                self._connection.execute("ROLLBACK")
             return [(append, self._unwritten(error)) for append in group]
-        self._put_mark(outcomes)
-        return outcomes
+
+    def _write_alone(self, append: Append) -> tuple[Append, Outcome]:
+        try:
+            [written] = self._write([append])
+        except (sqlite3.Error, StoreDamaged) as error:
+            return append, self._unwritten(error)
+        return written
 
     def _require_sound(self) -> None:
         if self.damaged is not None:
             raise StoreDamaged(self.damaged.message)
         self._require_there()
 
-    def _put_mark(self, outcomes: list[tuple[Append, Outcome]]) -> None:
-        """Say beside the log how far it goes, before anyone is told."""
-        written = [
-            appended.record.sequence
-            for _, outcome in outcomes
-            if not isinstance(outcome, SplError)
-            for appended in outcome
-            if appended.created
-        ]
-        if written:
-            self._mark.put(max(written))
+    def _write(self, group: list[Append]) -> list[tuple[Append, Outcome]]:
+        """Have a group's records reach the disk, and give what each append is answered.
 
-    def _attempt(self, append: Append) -> Outcome:
-        """Write one append inside the group's transaction, or undo it and give the reason."""
-        self._connection.execute("SAVEPOINT append")
-        outcome: Outcome
+        An append that the log's own rules refuse takes no other with it. Raises StoreDamaged, and `sqlite3.Error` where
+        the log refuses: none of the group is written then.
+        """
+        rows: list[Row] = []
         try:
-            outcome = self._write(append)
+            self._require_sound()
+            self._heads.shorten()
+            records: dict[_Place, Record] = {}
+            outcomes = [(append, self._prepare(append, records, rows)) for append in group]
+            self._insert(rows)
+        except (sqlite3.Error, StoreDamaged):
+            self._heads.forget()
+            if self._connection.in_transaction:
+                self._connection.execute("ROLLBACK")
+            raise
+        if rows:
+            # Beside the log it is said how far it goes, before anyone is told.
+            self._mark.put(rows[-1][0])
+        return outcomes
+
+    # Each statement gives up the interpreter's lock, and must wait for it anew while the event loop has it. So a group
+    # is made up first, from what is known, and written by as few as can be: mostly by one, a transaction in itself.
+    def _insert(self, rows: list[Row]) -> None:
+        pieces = [rows[at : at + _AT_ONCE] for at in range(0, len(rows), _AT_ONCE)]
+        if len(pieces) > 1:
+            self._connection.execute("BEGIN IMMEDIATE")
+        for piece in pieces:
+            self._connection.execute(insertion(len(piece)), [*chain.from_iterable(piece)])
+        if len(pieces) > 1:
+            self._connection.execute("COMMIT")
+
+    def _prepare(self, append: Append, records: dict[_Place, Record], rows: list[Row]) -> Outcome:
+        """Make one append's records, and add them to those of the group; or add none, and give the reason."""
+        before = len(rows)
+        self._heads.begin()
+        try:
+            return [self._prepare_one(checked, records, rows) for checked in append.drafts]
         except IngestFailed as error:
-            outcome = error
-        except sqlite3.Error as error:
-            # Out of space, SQLite undoes the whole transaction: the group's other appends are gone too. And nothing is
-            # written to a log that is damaged.
-            outcome = self._unwritten(error)
-            if isinstance(outcome, StoreDamaged) or not self._connection.in_transaction:
-                raise
-        if isinstance(outcome, SplError):
-            self._connection.execute("ROLLBACK TO append")
-        self._connection.execute("RELEASE append")
-        return outcome
+            self._heads.back()
+            del rows[before:]
+            while len(records) > before:
+                records.popitem()
+            return error
 
-    def _write(self, append: Append) -> list[Appended]:
-        return [
-            self._write_one(checked, tuple(sorted(set(checked.draft.parents)))) for checked in append.drafts
-        ]
-
-    def _write_one(self, checked: Checked, parents: tuple[str, ...]) -> Appended:
+    def _prepare_one(self, checked: Checked, records: dict[_Place, Record], rows: list[Row]) -> Appended:
         draft = checked.draft
-        highest: int | None = self._connection.execute(_HIGHEST, (draft.thread, draft.actor)).fetchone()[0]
+        parents = tuple(sorted(set(draft.parents)))
+        highest = self._heads.highest(draft.thread, draft.actor)
         clock = draft.clock
         if clock is None:
             clock = 1 if highest is None else highest + 1
@@ -200,15 +220,20 @@ class Writer:
                 raise IngestFailed(f"{draft.actor} has used the highest clock there is on {draft.thread}")
         id_ = record_id(parents, draft.thread, draft.actor, draft.act, checked.body, clock, draft.data_type)
         if highest is not None and clock <= highest:
-            return Appended(self._stored(draft, id_, clock, highest), created=False)
-        row = checked.row(id_, parents, clock)
-        last = self._connection.execute(LAST_ORDINAL, (draft.thread,)).fetchone()
-        ordinal = 1 if last is None else last[0] + 1
-        sequence = self._connection.execute(INSERT, (None, *row, ordinal)).lastrowid
-        return Appended(to_record((sequence, *row)), created=True)
+            return Appended(self._stored(draft, id_, clock, highest, records), created=False)
+        sequence, ordinal = self._heads.take(draft.thread, draft.actor, clock)
+        record = checked.record(sequence, id_, parents, clock)
+        rows.append((sequence, *checked.row(id_, parents, clock), ordinal))
+        records[draft.thread, draft.actor, clock] = record
+        return Appended(record, created=True)
 
     def _unwritten(self, error: sqlite3.Error | StoreDamaged) -> StoreUnavailable:
-        """Give what an append is answered, an error of its own, and keep in mind what lasts."""
+        """Give what an append is answered, an error of its own, and keep in mind what lasts.
+
+        Raises a misuse of SQLite again: that is a fault of our own, and says nothing of the log.
+        """
+        if isinstance(error, sqlite3.ProgrammingError):
+            raise error
         if isinstance(error, StoreDamaged):
             found: StoreUnavailable = StoreDamaged(error.message)
         else:
@@ -217,18 +242,22 @@ class Writer:
             self.refuse(found)
         return found
 
-    def _stored(self, draft: Draft, id_: str, clock: int, highest: int) -> Record:
-        """Give the record that already has this clock, which the id must be that of."""
-        row = self._connection.execute(_AT_CLOCK, (draft.thread, draft.actor, clock)).fetchone()
-        where = f"of {draft.actor} on {draft.thread}"
-        if row is None:
-            raise IngestFailed(f"ClockNotRising: clock {clock} {where} is below the highest, {highest}")
-        try:
-            record = to_record(row)
-        except UNREADABLE:
-            raise StoreDamaged(
-                f"the log {self._name} cannot be read: it holds a record that is none"
-            ) from None
+    def _stored(
+        self, draft: Draft, id_: str, clock: int, highest: int, records: dict[_Place, Record]
+    ) -> Record:
+        """Give the record that already has this clock, in the group or in the log, which the id must be that of."""
+        place, where = (draft.thread, draft.actor, clock), f"of {draft.actor} on {draft.thread}"
+        record = records.get(place)
+        if record is None:
+            row = self._connection.execute(AT_CLOCK, place).fetchone()
+            if row is None:
+                raise IngestFailed(f"ClockNotRising: clock {clock} {where} is below the highest, {highest}")
+            try:
+                record = to_record(row)
+            except UNREADABLE:
+                raise StoreDamaged(
+                    f"the log {self._name} cannot be read: it holds a record that is none"
+                ) from None
         if record.id != id_:
             raise IngestFailed(
                 f"DuplicateClock: clock {clock} {where} is taken by a record with other content"

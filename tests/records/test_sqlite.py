@@ -9,17 +9,15 @@ import subprocess
 import sys
 import threading
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, closing, contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pytest
 
 from spl.errors import IngestFailed, StoreUnavailable
 from spl.records.formats import FORMAT
-from spl.records.queries import openings, selection
 from spl.records.schema import APPLICATION_ID
 from spl.records.sqlite import SqliteStore
 from tests.records.contract import (
-    CLOSING,
     OPENING,
     MakeStore,
     StoreContract,
@@ -478,76 +476,7 @@ def test_a_first_start_that_was_cut_short_leaves_nothing_in_the_way(
     assert in_store(make_store, texts) == ["a", "b"]
 
 
-# --- indexes ---
-
-
-def plan(path: Path, query: str, values: list[Any]) -> str:
-    with connect(path) as connection:
-        rows = connection.execute(f"EXPLAIN QUERY PLAN {query}", values).fetchall()
-    return "; ".join(row[3] for row in rows)
-
-
-@pytest.mark.parametrize("newest_first", [False, True])
-@pytest.mark.parametrize("kind", [None, OPENING])
-@pytest.mark.parametrize("actor", [None, "did:a:b"])
-@pytest.mark.parametrize("thread", [None, "th_1"])
-def test_every_selection_follows_an_index_that_is_in_sequence_order(
-    path: Path,
-    make_store: MakeStore,
-    thread: str | None,
-    actor: str | None,
-    kind: str | None,
-    newest_first: bool,
-) -> None:
-    in_store(make_store, write_two)
-    for owner in (None, "did:a:b") if thread is not None else (None,):
-        query, values = selection(thread, actor, kind, owner, newest_first=newest_first)
-        found = plan(path, query, [*values, 0, 100])
-        assert found.startswith("SEARCH records USING "), found
-        assert "TEMP B-TREE" not in found
-        assert "rowid>?" in found
-        assert "SCAN" not in found
-        # The kernel's own actor has most of the log: its index is no way to a thread.
-        assert thread is None or found.startswith("SEARCH records USING INDEX records_thread"), found
-
-
-@pytest.mark.parametrize("newest_first", [False, True])
-@pytest.mark.parametrize("kind", [None, OPENING])
-@pytest.mark.parametrize("actor", [None, "did:a:b"])
-def test_what_is_selected_for_an_owner_is_reached_by_its_threads_and_touches_no_one_elses(
-    path: Path, make_store: MakeStore, actor: str | None, kind: str | None, newest_first: bool
-) -> None:
-    in_store(make_store, write_two)
-    query, values = selection(None, actor, kind, "did:a:b", newest_first=newest_first)
-    found = plan(path, query, [*values, 0, 100])
-    searches = [step for step in found.split("; ") if step.startswith("SEARCH")]
-    assert len(searches) == 3, found
-    assert searches[0] == "SEARCH records USING INTEGER PRIMARY KEY (rowid=?)"
-    assert searches[1] == "SEARCH records USING INDEX records_owner (<expr>=?)"
-    assert "INDEX records_thread" in searches[2]
-    assert searches[2].endswith("rowid>?)")
-    assert "SCAN" not in found
-    # Once, of the sequences of what the owner has above `since`.
-    assert found.count("TEMP B-TREE") == 1
-
-
-def test_counting_and_listing_threads_and_openings_never_scan_the_log(
-    path: Path, make_store: MakeStore
-) -> None:
-    from spl.records import queries
-
-    in_store(make_store, write_two)
-    mine, all_ = openings("did:a:b"), openings(None)
-    for query, values in (
-        (queries.COUNT, []),
-        (all_[0], [*all_[1], 0, 100]),
-        (mine[0], [*mine[1], 0, 100]),
-        (queries.OWNER_OF, ["th_1"]),
-        (queries.UNFINISHED, [OPENING, CLOSING]),
-    ):
-        found = plan(path, query, values)
-        assert "SCAN" not in found, found
-        assert "TEMP B-TREE" not in found, found
+# --- the count ---
 
 
 def test_a_refused_append_leaves_no_hole_for_the_count(make_store: MakeStore) -> None:
