@@ -150,7 +150,8 @@ def _runs(state: State, view: View, width: int, height: int, now: float) -> list
         run = rows[at]
         refused = run.state == "refused"
         cells = {
-            "run": Cell("" if refused else run.thread.removeprefix("th_run_")[:8]),
+            # Its end, for the beginning of a thread's name is the second in which the run began.
+            "run": Cell("" if refused else run.thread[-8:]),
             "state": Cell(run.state, _STATES.get(run.state, "")),
             "actor": Cell(run.actor.removeprefix("did:sync:")),
             "tier": Cell(run.tier),
