@@ -58,7 +58,7 @@ class _Contender:
 def measure(bench: Apparatus) -> list[Json]:
     """Give a row for each command of each tool; one that is not here, or fails, has its reason in place of figures."""
     environ = _environ(f"{bench.folder}/others")
-    contenders = _contenders(bench)
+    contenders = _contenders(bench, environ)
     for each in contenders:
         each.reason = each.reason or _refused(each.command, environ)
     cold = Starts(bench.cold)
@@ -89,7 +89,7 @@ def measure(bench: Apparatus) -> list[Json]:
     return rows
 
 
-def _contenders(bench: Apparatus) -> list[_Contender]:
+def _contenders(bench: Apparatus, environ: Mapping[str, str]) -> list[_Contender]:
     facts = bench.cold.facts
     bodies = {F2: bench.floors[F2][-1:], F3: [facts["python"], "-I", "-S", "-c", "pass"]}
     found = [
@@ -100,7 +100,7 @@ def _contenders(bench: Apparatus) -> list[_Contender]:
     ]
     for name, words in OTHERS.items():
         path = shutil.which(name)
-        version = _version(path)
+        version = _version(path, environ)
         for floor, body in bodies.items():
             shown = _said([name, *words, *body])
             absent = None if path else "not installed"
@@ -156,13 +156,14 @@ def _refused(command: Sequence[str], environ: Mapping[str, str]) -> str | None:
     return f"it ended with {done.returncode}{f': {said[-1]}' if said else ''}"
 
 
-def _version(path: str | None) -> str:
+def _version(path: str | None, environ: Mapping[str, str]) -> str:
     """Give what a tool says of its version, in the last word of its first line."""
     if path is None:
         return ""
     try:
         done = subprocess.run(
             [path, "--version"],
+            env=environ,
             stdin=subprocess.DEVNULL,
             capture_output=True,
             text=True,

@@ -15,8 +15,8 @@ if TYPE_CHECKING:
     import pytest
 
 _WORKS = """#!/bin/sh
-[ "$1" = --version ] && { echo "jail version 1.2"; exit; }
 touch "$HOME/left" "$TMPDIR/left"
+[ "$1" = --version ] && { echo "jail version 1.2"; exit; }
 shift
 exec "$@"
 """
@@ -34,6 +34,9 @@ def test_each_tool_is_timed_or_says_why_not_and_nothing_of_it_stays(
     for name, text in (("works", _WORKS), ("fails", _FAILS)):
         (tmp_path / name).write_text(text)
         (tmp_path / name).chmod(0o755)
+    own = tmp_path / "home"
+    own.mkdir()
+    monkeypatch.setenv("HOME", str(own))
     monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
     monkeypatch.setattr(
         comparison, "OTHERS", {"works": ("--",), "fails": ("--quiet", "--"), "absent": ("--",)}
@@ -53,4 +56,4 @@ def test_each_tool_is_timed_or_says_why_not_and_nothing_of_it_stays(
         assert rows["spl", word]["value"] > 0
     assert rows["works", "true"]["command"] == "works -- true"
     assert rows["spl", "start"]["ratio"] > 0
-    assert os.listdir(place) == []
+    assert os.listdir(place) == os.listdir(own) == []
