@@ -29,7 +29,7 @@ exit 3
 
 
 def test_each_tool_is_timed_or_says_why_not_and_nothing_of_it_stays(
-    place: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    tmp_path: Path, place: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name, text in (("works", _WORKS), ("fails", _FAILS)):
         (tmp_path / name).write_text(text)
@@ -41,14 +41,15 @@ def test_each_tool_is_timed_or_says_why_not_and_nothing_of_it_stays(
     monkeypatch.setattr(
         comparison, "OTHERS", {"works": ("--",), "fails": ("--quiet", "--"), "absent": ("--",)}
     )
-    few = replace(QUICK, samples=1)
-    document = suite.run(["floor-spawn"], size=few, compare=True)
+    monkeypatch.setattr(comparison, "_QUICK_ROUNDS", 2)
+    document = suite.run(["help"], size=replace(QUICK, starts=1), compare=True)
 
+    assert document["command"] == "spl bench --compare --only help"
     rows = {(row["name"], row["command"].split()[-1]): row for row in document["comparison"]}
     assert rows["bubblewrap", "true"]["ratio"] == rows["bubblewrap", "pass"]["ratio"] == 1
     for word in ("true", "pass"):
         works, fails, absent = (rows[name, word] for name in ("works", "fails", "absent"))
-        assert (works["version"], works["samples"]) == ("1.2", comparison._QUICK_ROUNDS)
+        assert (works["version"], works["samples"]) == ("1.2", 2)
         assert works["p95"] >= works["value"] > 0
         assert (fails["version"], fails["value"], fails["samples"]) == (None, None, 0)
         assert fails["reason"] == "it ended with 3: no namespaces here"
