@@ -51,8 +51,8 @@ _PROBE_SECONDS: Final = 30.0
 class Options:
     """What the helper's daemon is: by default one of the settings' defaults, with the echo provider.
 
-    With `verdicts` its runs propose what a script says, by the program that times each verdict. `standby_workers` is
-    how many it keeps, None for the default.
+    With `verdicts` its runs propose what a script says, by the program that times each verdict, and no start is
+    stamped, which would stand in each verdict's way. `standby_workers` is how many it keeps, None for the default.
     """
 
     verdicts: bool = False
@@ -72,12 +72,14 @@ class Options:
 async def _serve(home: str, options: Options) -> None:
     stopping = asyncio.Event()
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stopping.set)
-    stamps.prepare()
+    if not options.verdicts:
+        stamps.prepare()
     async with contextlib.AsyncExitStack() as stack:
         settings = options.settings(home)
         program = image.seal if options.verdicts else seal
         daemon = await assemble(settings, stack, stopping, image=program)
-        stamps.follow(daemon)
+        if not options.verdicts:
+            stamps.follow(daemon)
         await stack.enter_async_context(_constant(daemon))
         launches = _Launches(daemon, settings)
         stack.push_async_callback(launches.close)
