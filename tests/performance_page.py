@@ -10,6 +10,7 @@ import subprocess
 import sys
 from typing import TYPE_CHECKING, Any
 
+from spl.cli.bench import carried
 from tests.claims import ROOT
 
 if TYPE_CHECKING:
@@ -23,11 +24,10 @@ Json = dict[str, Any]
 
 def table(document: Json) -> str:
     """Give what `spl bench` found as the page shows it: the host, the rows, a cold start's phases, what it carries."""
-    host, carries = document["host"], document["carries"]
+    host = document["host"]
     memory = f"{host['memory_bytes'] / 2**30:.1f} GiB of memory"
     kernel = f"kernel {host['kernel'].partition('-')[0]} on {host['machine']}"
     load = f"the load was {host['load'][0]:g} before and {host['load'][1]:g} after"
-    each = f"{carries['worker_bytes_at_most'] / 2**20:.0f} MiB"
     return f"""\
 Made by `{document["command"]}` with spl {host["spl"]} in the shape {host["shape"]}:
 {host["cores"]} processors ({host["processor"]}), {memory}, {kernel},
@@ -43,8 +43,14 @@ Where a cold start goes:
 |---|---|---|
 {_lines(f"| {part['name']} | {part['value']:g} | {part['what']} |" for part in document["phases"])}
 
-This host carries {carries["workers"]} sandboxed runs of the profile `worker` at once,
-each reckoned at the most it can take up, {each}, and {carries["runs_per_second"]:g} whole runs a second."""
+What a person would use instead, in turn with bare bubblewrap and what is ours; the ratio is to bare bubblewrap with the
+same program in it:
+
+| tool | version | what was run | ms | p95 | ratio |
+|---|---|---|---|---|---|
+{_lines(map(_compared, document["comparison"]))}
+
+{_lines(carried(document["carries"]))}"""
 
 
 def put(page: str, text: str) -> str:
@@ -71,6 +77,13 @@ def _row(row: Json) -> str:
     cells += [_figure(row["floor"], row["unit"]), _figure(row["ratio"]), row["goal"] or "", met]
     if row.get("reason"):
         cells[1] += f" ({row['reason']})"
+    return "| " + " | ".join(cells) + " |"
+
+
+def _compared(row: Json) -> str:
+    cells = [row["name"], row["version"] or "", f"`{row['command']}`"]
+    cells += [row["reason"]] if row.get("reason") else [_figure(row["value"])]
+    cells += [_figure(row["p95"]), _figure(row["ratio"])]
     return "| " + " | ".join(cells) + " |"
 
 

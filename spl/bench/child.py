@@ -1,8 +1,8 @@
-"""The helper, in a process of its own: a daemon whose workers time their verdicts, and what needs its event loop.
+"""The helper, in a process of its own: a daemon that says when its starts were made, and what needs its event loop.
 
-Started with a home that it makes, it says what the host is in one line once it serves. Each line of JSON on standard
-input, `{"do": ...}`, is answered by one; it ends with its standard input, or on SIGTERM, and lets go of what it
-works at.
+Started with a home that it makes and the options of `Options`, it says what the host is in one line once it serves.
+Each line of JSON on standard input, `{"do": ...}`, is answered by one; it ends with its standard input, or on SIGTERM,
+and lets go of what it works at.
 """
 
 from __future__ import annotations
@@ -13,6 +13,8 @@ import itertools
 import json
 import signal
 import sys
+import time
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from bwrap import host as hosts
@@ -24,13 +26,14 @@ from bwrap.uids import Pool
 from spl import logs
 from spl.api.answers import JsonAnswer
 from spl.api.listener import Listener, bind_unix
-from spl.bench import image, log, phases
-from spl.bench.processes import CALLS, CONSTANT
+from spl.bench import image, log, phases, stamps
+from spl.bench.processes import CALLS, CONSTANT, WATCHED
 from spl.daemon import assemble
 from spl.errors import SplError
 from spl.hardening import protect
 from spl.home import Home
-from spl.settings import load, uid_range
+from spl.records.record import Draft
+from spl.settings import Settings, load, uid_range
 from spl.transports.image import seal
 
 if TYPE_CHECKING:
@@ -39,19 +42,44 @@ if TYPE_CHECKING:
     from bwrap.plan import Plan
     from bwrap.sealed import Sealed
     from spl.health import Daemon
-    from spl.settings import Settings
 
 _RUNS_AT_ONCE: Final = 24
 _PROBE_SECONDS: Final = 30.0
 
 
-async def _serve(home: str) -> None:
+@dataclass(frozen=True, slots=True)
+class Options:
+    """What the helper's daemon is: by default one of the settings' defaults, with the echo provider.
+
+    With `verdicts` its runs propose what a script says, by the program that times each verdict, and no start is
+    stamped, which would stand in each verdict's way. `standby_workers` is how many it keeps, None for the default.
+    """
+
+    verdicts: bool = False
+    standby_workers: int | None = None
+
+    def settings(self, home: str) -> Settings:
+        """Give the settings of a daemon in a home."""
+        provider = f"script:{_script(home)}" if self.verdicts else "echo"
+        given: dict[str, Any] = {"home": home, "port": 0, "provider": provider}
+        if self.verdicts:
+            given["admission_capacity"] = _RUNS_AT_ONCE
+        if self.standby_workers is not None and "standby_workers" in Settings.model_fields:
+            given["standby_workers"] = self.standby_workers
+        return load(given, {})
+
+
+async def _serve(home: str, options: Options) -> None:
     stopping = asyncio.Event()
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stopping.set)
+    if not options.verdicts:
+        stamps.prepare()
     async with contextlib.AsyncExitStack() as stack:
-        settings = load({"home": home, "port": 0, "provider": f"script:{_script(home)}"}, {})
-        settings = settings.model_copy(update={"admission_capacity": _RUNS_AT_ONCE})
-        daemon = await assemble(settings, stack, stopping, image=image.seal)
+        settings = options.settings(home)
+        program = image.seal if options.verdicts else seal
+        daemon = await assemble(settings, stack, stopping, image=program)
+        if not options.verdicts:
+            stamps.follow(daemon)
         await stack.enter_async_context(_constant(daemon))
         launches = _Launches(daemon, settings)
         stack.push_async_callback(launches.close)
@@ -66,7 +94,7 @@ async def _serve(home: str) -> None:
             await asyncio.wait((asked, ended), return_when=asyncio.FIRST_COMPLETED)
             if not asked.done() or not asked.result():
                 break
-            doing = asyncio.create_task(_do(json.loads(asked.result()), launches))
+            doing = asyncio.create_task(_do(json.loads(asked.result()), daemon, launches))
             asked = asyncio.create_task(reader.readline())
             await asyncio.wait((doing, ended, asked), return_when=asyncio.FIRST_COMPLETED)
             if asked.done() and asked.result():
@@ -81,8 +109,12 @@ async def _serve(home: str) -> None:
         ended.cancel()
 
 
-async def _do(asked: dict[str, Any], launches: _Launches) -> Any:
+async def _do(asked: dict[str, Any], daemon: Daemon, launches: _Launches) -> Any:
     match asked["do"]:
+        case "starts":
+            return stamps.taken()
+        case "tell":
+            return await _tell_watchers(daemon)
         case "launch":
             return await launches.phases()
         case "idle":
@@ -94,6 +126,14 @@ async def _do(asked: dict[str, Any], launches: _Launches) -> Any:
         case "page":
             return await log.page_times(asked["few"], asked["many"], asked["rounds"])
     raise ValueError("there is nothing of this name to do")
+
+
+async def _tell_watchers(daemon: Daemon) -> dict[str, int]:
+    """Append a record; gives when that was asked for, and when it was durable and known to be."""
+    body = {"kind": "core.work.note.v1", "text": "What was seen, said in a few words."}
+    began = time.monotonic_ns()
+    await daemon.kernel.store.append([Draft(WATCHED, daemon.kernel.operator, "KNOW", body)])
+    return {"began": began, "durable": time.monotonic_ns()}
 
 
 class _Launches:
@@ -133,7 +173,12 @@ class _Launches:
         try:
             await asyncio.sleep(seconds)
             process = confined.process
-            return {"worker": proportional(process.pid), "monitor": proportional(process.monitor)}
+            worker, monitor = _memory(process.pid), _memory(process.monitor)
+            return {
+                "worker": worker["Pss"],
+                "own": worker["Private_Clean"] + worker["Private_Dirty"],
+                "monitor": monitor["Pss"],
+            }
         finally:
             await confined.stop("measured")
 
@@ -142,14 +187,12 @@ class _Launches:
         self._image.close()
 
 
-def proportional(pid: int) -> int:
-    """Give the proportional set size of a process, in bytes (proc_pid_smaps(5))."""
+def _memory(pid: int) -> dict[str, int]:
+    """Give what a process takes up by each reckoning, in bytes: `Pss` is its proportional set (proc_pid_smaps(5))."""
     with open(f"/proc/{pid}/smaps_rollup", encoding="ascii") as file:
-        for line in file:
-            name, _, value = line.partition(":")
-            if name == "Pss":
-                return int(value.split()[0]) * 1024
-    raise ValueError(f"/proc/{pid}/smaps_rollup does not say Pss")
+        # The first line is of the addresses.
+        lines = [line.split() for line in file][1:]
+    return {name.removesuffix(":"): int(value) * 1024 for name, value, _ in lines}
 
 
 def _is_of_namespaces(option: str) -> bool:
@@ -192,7 +235,7 @@ def main() -> None:
     protect()
     logs.configure("json")
     try:
-        asyncio.run(_serve(sys.argv[1]))
+        asyncio.run(_serve(sys.argv[1], Options(**json.loads(sys.argv[2]))))
     except (SplError, ConfinementError, OSError) as error:
         sys.exit(str(error))
 

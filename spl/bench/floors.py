@@ -27,15 +27,16 @@ def commands(facts: Mapping[str, Any]) -> dict[str, list[str]]:
 def spawned(command: list[str], environ: Mapping[str, str] | None = None, *, quiet: bool = False) -> float:
     """Run a command to its end; gives the milliseconds from posix_spawn(3) on. Raises `HostRefused` where it fails.
 
-    With `quiet`, what it prints goes nowhere.
+    With `quiet`, it reads nothing and what it prints goes nowhere.
     """
-    actions = [(os.POSIX_SPAWN_OPEN, 1, "/dev/null", os.O_WRONLY, 0)] if quiet else None
+    nowhere = "/dev/null"
+    actions = [(os.POSIX_SPAWN_OPEN, fd, nowhere, os.O_RDWR, 0) for fd in (0, 1, 2)] if quiet else None
     began = time.perf_counter_ns()
     pid = os.posix_spawn(command[0], command, environ or {}, file_actions=actions)
     _, status = os.waitpid(pid, 0)
     took = time.perf_counter_ns() - began
     if status != 0:
         raise HostRefused(
-            f"a floor cannot be measured: {command[0]} ended with {os.waitstatus_to_exitcode(status)}"
+            f"what is to be measured failed: {command[0]} ended with {os.waitstatus_to_exitcode(status)}"
         )
     return took / 1e6

@@ -26,12 +26,18 @@ SECONDS: Final = 60.0
 """How long anything that is waited for may take."""
 
 _SAID: Final = 400
+_LOOK_SECONDS: Final = 0.005
+_STANDBY_SECONDS: Final = 5.0
+"""How long a daemon may take until it has a standby worker more."""
 
 CALLS: Final = 64
 """How many calls each run of the helper's proposes."""
 
 CONSTANT: Final = "constant.sock"
 """The helper's socket, in its home's folder `run`, on which the answer is the same whatever is asked."""
+
+WATCHED: Final = "th_bench_watched"
+"""The thread of the records whose way to a watcher is timed."""
 
 VERIFY_GOAL: Final = (
     "Record a note whose text is exactly: transport-check . "
@@ -102,6 +108,7 @@ class Daemon:
         self.home = home
         self.ends = ends
         self.client = Client(f"{home}/run/spl.sock")
+        self._standbys = sys.maxsize
 
     def start(self, goal: str = VERIFY_GOAL) -> str:
         """Start a run; gives its thread once it is answered, which is when its worker has its credential."""
@@ -114,6 +121,29 @@ class Daemon:
     def health(self) -> Json:
         """Give its health."""
         return self.client.request("GET", "/v1/engine/health")
+
+    def room(self) -> int:
+        """Give how many sandboxed runs it takes at once."""
+        return int(self.health()["work_loop"]["admission_capacity"])
+
+    def settle(self) -> None:
+        """Wait until the standby workers are ready that the daemon keeps: none is being made then.
+
+        A host with too little memory keeps fewer than the setting says. Raises `HostRefused` where none comes.
+        """
+        began = time.monotonic()
+        while True:
+            kept = self.health()["work_loop"].get("standby")
+            waited = time.monotonic() - began
+            if kept is None or kept["ready"] >= min(kept["target"], self._standbys):
+                return
+            if kept["ready"] and waited > _STANDBY_SECONDS:
+                self._standbys = kept["ready"]
+            if waited > SECONDS:
+                raise HostRefused(
+                    f"the daemon that is measured has no standby worker ready{self.ends.last()}"
+                )
+            time.sleep(_LOOK_SECONDS)
 
 
 @contextlib.contextmanager
@@ -131,7 +161,7 @@ def serving(home: str) -> Iterator[Daemon]:
 
 
 class Helper(Daemon):
-    """The daemon whose workers time their verdicts, and which measures on request; see `spl.bench.child`."""
+    """A daemon that says when its starts were made, and which measures on request; see `spl.bench.child`."""
 
     def __init__(self, process: subprocess.Popen[bytes], home: str, ends: Ends, facts: Json) -> None:
         super().__init__(process, home, ends)
@@ -148,9 +178,9 @@ class Helper(Daemon):
 
 
 @contextlib.contextmanager
-def helping(home: str) -> Iterator[Helper]:
-    """Run the helper with a home that it makes."""
-    with _running([*python(), "-m", "spl.bench.child", home]) as (process, ends):
+def helping(home: str, **options: object) -> Iterator[Helper]:
+    """Run the helper with a home that it makes; the options are those of `spl.bench.child`."""
+    with _running([*python(), "-m", "spl.bench.child", home, json.dumps(options)]) as (process, ends):
         yield Helper(process, home, ends, json.loads(_first_line(process, ends)))
 
 

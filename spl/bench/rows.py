@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import math
 import statistics
 from dataclasses import dataclass
@@ -15,7 +16,9 @@ Json = dict[str, Any]
 MILLION: Final = "10^6"
 """Records of the long log, when all is measured."""
 
-NO_STANDBY: Final = "there are no standby workers yet"
+NO_STANDBY: Final = (
+    None if importlib.util.find_spec("spl.transports.standby") else "there are no standby workers yet"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,11 +71,15 @@ GOALS: Final[Mapping[str, Goal]] = {
     F3: Goal("F3: bare bubblewrap with the interpreter, -I -S -c pass", "ms"),
     F4: Goal("F4: a constant JSON answer of the same server on a unix socket", "ms"),
     "cold-start": Goal(
-        "a start: request sent, every layer confirmed, credential written, answered", "ms", 1.6, "F3"
+        "a start: its connection accepted, every layer confirmed, credential written", "ms", 1.6, "F3"
     ),
-    "warm-start": Goal("a start that takes a standby worker", "ms", 0.2, "F3", reason=NO_STANDBY),
+    "warm-start": Goal("the same of a start that takes a standby worker", "ms", 0.2, "F3", reason=NO_STANDBY),
     "first-model-call": Goal(
-        "from a warm start to the run's first model call", "ms", 0.5, "F3", reason=NO_STANDBY
+        "from a warm start's connection to its run's first model call at the broker",
+        "ms",
+        0.5,
+        "F3",
+        reason=NO_STANDBY,
     ),
     "judgment": Goal(
         "a verdict, call and verdict durable first, one confined run proposing", "ms", 2.5, "F4"
@@ -85,6 +92,7 @@ GOALS: Final[Mapping[str, Goal]] = {
     "worker-memory": Goal("an idle confined worker, its proportional set size", "MiB", 7),
     "daemon-memory": Goal("the daemon at rest, its resident set", "MiB", 90),
     "daemon-wakeups": Goal("the daemon at rest, how often its threads wake", "1/s", 2),
+    "watcher": Goal("from a record's append to its event at a watcher", "ms", floor="the append alone"),
     "appends": Goal("durable appends of 16 writers", "1/s", 8, "one writer", at_least=True),
     "thread-page": Goal("a thread's page of 100 records in a log of {many}", "ms", 1.3, "a log of 10^3"),
     "help": Goal("spl --help", "ms", 3, "an interpreter"),
@@ -129,18 +137,18 @@ def row(name: str, goal: Goal, measured: Measured | None, *, many: str) -> Json:
     return {
         "name": shown_name(name, goal, many),
         "what": goal.what.format(many=many),
-        "value": _rounded(None if measured is None else measured.value),
+        "value": rounded(None if measured is None else measured.value),
         "unit": goal.unit,
-        "p95": _rounded(None if measured is None else measured.p95),
+        "p95": rounded(None if measured is None else measured.p95),
         "samples": measured.samples if measured is not None else 0,
-        "floor": _rounded(None if measured is None else measured.floor),
-        "ratio": _rounded(ratio),
+        "floor": rounded(None if measured is None else measured.floor),
+        "ratio": rounded(ratio),
         "goal": goal.text or None,
         "met": met,
         **({"reason": reason} if reason else {}),
     }
 
 
-def _rounded(value: float | None) -> float | None:
+def rounded(value: float | None) -> float | None:
     """Give four digits of a figure: more than that is noise."""
     return None if value is None else float(f"{value:.4g}")

@@ -18,7 +18,9 @@ if TYPE_CHECKING:
 Json = dict[str, Any]
 
 _MIB = 1 << 20
+_DAY = 86400
 _MISSED = 1
+_COMPARED = ("name", "version", "command", "value", "p95", "samples", "ratio", "reason")
 
 
 def _names(context: click.Context, parameter: click.Parameter, incomplete: str) -> list[str]:
@@ -38,6 +40,11 @@ def _names(context: click.Context, parameter: click.Parameter, incomplete: str) 
     help="Take fewer samples, and a log of 10000 records for one of a million: rougher, and done in half a minute.",
 )
 @click.option(
+    "--compare/--no-compare",
+    default=None,
+    help="Run firejail, nsjail, srt and codex beside it where they are installed; the default when all is measured.",
+)
+@click.option(
     "--only",
     multiple=True,
     metavar="NAME",
@@ -46,7 +53,12 @@ def _names(context: click.Context, parameter: click.Parameter, incomplete: str) 
 )
 @click.pass_context
 def bench(
-    context: click.Context, output: str | None, as_json: bool, quick: bool, only: tuple[str, ...]
+    context: click.Context,
+    output: str | None,
+    as_json: bool,
+    quick: bool,
+    compare: bool | None,
+    only: tuple[str, ...],
 ) -> None:
     """Measure what confinement and judgment cost on this host.
 
@@ -54,15 +66,17 @@ def bench(
     is held against a floor of the same run; exits 1 if a goal is missed. Measure on a host that has nothing else to do.
     """
     from spl.bench import rows, suite  # noqa: PLC0415
+    from spl.bench.apparatus import QUICK, WHOLE  # noqa: PLC0415
 
     if as_json:
         context.ensure_object(Invocation).output = output = "json"
-    size = suite.QUICK if quick else suite.WHOLE
+    size = QUICK if quick else WHOLE
     # By the names under which they are shown too, which tell the length of the log.
     names = {rows.shown_name(name, goal, size.many): name for name, goal in rows.GOALS.items()}
     _require_known(only, list(dict.fromkeys([*rows.GOALS, *names])))
     with bars() as heard:
-        document = suite.run([names.get(name, name) for name in only], size=size, heard=heard)
+        chosen = [names.get(name, name) for name in only]
+        document = suite.run(chosen, size=size, compare=compare, heard=heard)
     if as_json or is_json(output):
         print_json(document)
     else:
@@ -103,20 +117,39 @@ def _print(document: Json) -> None:
             ("where a cold start goes", "ms", "what is done"),
             [[part["name"], part["value"], part["what"]] for part in document["phases"]],
         )
+    if document["comparison"]:
+        print_line()
+        print_rows(
+            ("instead", "version", "what was run", "ms", "p95", "samples", "ratio", "note"),
+            [[each.get(name) for name in _COMPARED] for each in document["comparison"]],
+        )
     print_line()
-    print_line(_carried(document["carries"]))
+    for line in carried(document["carries"]):
+        print_line(line)
     if document["quick"]:
         print_line("Quick: few samples, which is good for a look and not for a comparison.")
 
 
-def _carried(carries: Json) -> str:
-    each = carries["worker_bytes_at_most"] / _MIB
-    rate = carries["runs_per_second"]
-    fast = "" if rate is None else f", and {rate:g} whole runs of the echo provider a second"
-    return (
-        f"This host carries {carries['workers']} sandboxed runs of the profile 'worker' at once, each reckoned at the "
-        f"most it can take up, {each:.0f} MiB{fast}."
-    )
+def carried(carries: Json) -> list[str]:
+    """Say what a host of this size can carry, in a sentence for each bound."""
+    workers, each = carries["workers"], carries["worker_bytes_at_most"] / _MIB
+    said = [
+        f"This host carries {workers} sandboxed runs at once: each is reckoned at the most it can take, {each:.0f} MiB."
+    ]
+    if carries["worker_bytes"] is not None:
+        idle = carries["worker_bytes"] / _MIB
+        said.append(f"An idle worker takes {idle:.1f} MiB, and {workers} of them {workers * idle:.0f} MiB.")
+    if carries["runs_per_second"] is not None:
+        rate, full = carries["runs_per_second"], carries["full_at_seconds"]
+        day, minutes = rate * _DAY / 1e6, workers * _DAY / 60
+        said.append(
+            f"It makes {rate:g} whole runs a second, {day:.1f} million a day, of a model that answers at once."
+        )
+        said.append(
+            f"Runs shorter than {full:g} s are bounded by its processors, longer ones by its {workers} places: "
+            f"{minutes:.0f} a day, if each takes a minute."
+        )
+    return said
 
 
 def _met(row: Json) -> str:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from spl.bench.rows import GOALS, Measured, row
+from spl.cli.bench import carried
 from tests import performance_page
 
 DOCUMENT: dict[str, Any] = {
@@ -18,10 +20,20 @@ DOCUMENT: dict[str, Any] = {
     },
     "rows": [
         row("cold-start", GOALS["cold-start"], Measured(20, 40, 10, 25), many="10^6"),
-        row("warm-start", GOALS["warm-start"], None, many="10^6"),
+        row("warm-start", replace(GOALS["warm-start"], reason="it is not there"), None, many="10^6"),
     ],
     "phases": [{"name": "ready", "what": "it starts", "value": 1.5, "unit": "ms"}],
-    "carries": {"workers": 7, "worker_bytes_at_most": 2**29, "runs_per_second": 12.5},
+    "carries": {
+        "workers": 7, "worker_bytes_at_most": 2**29, "worker_bytes": 6 * 2**20, "runs_per_second": 12.5,
+        "full_at_seconds": 0.56,
+    },
+    "comparison": [
+        {"name": "a jail", "version": "1.2", "command": "a-jail -- true", "value": 50.0, "p95": 60.0, "ratio": 20.0},
+        {
+            "name": "a cell", "version": None, "command": "a-cell true", "value": None, "p95": None, "ratio": None,
+            "reason": "not installed",
+        },
+    ],
 }  # fmt: skip
 
 
@@ -39,8 +51,27 @@ def test_a_measurement_takes_the_place_of_the_one_before_and_of_nothing_else() -
     assert once.endswith("\nafter\n")
     assert "yesterday" not in once
     assert "| 20 ms | 25 ms | 10 ms | 2 | at most 1.6 x F3 | **no** |" in once
-    assert "(there are no standby workers yet) |  |  |  |  | at most 0.2 x F3 | not measured |" in once
+    assert "(it is not there) |  |  |  |  | at most 0.2 x F3 | not measured |" in once
     assert "kernel 6.1.0 on x86_64" in once
+    assert "| a jail | 1.2 | `a-jail -- true` | 50 | 60 | 20 |" in once
+    assert "| a cell |  | `a-cell true` | not installed |  |  |" in once
+
+
+def test_what_a_host_carries_is_said_with_what_bounds_it() -> None:
+    assert "\n".join(carried(DOCUMENT["carries"])) == (
+        "This host carries 7 sandboxed runs at once: each is reckoned at the most it can take, 512 MiB.\n"
+        "An idle worker takes 6.0 MiB, and 7 of them 42 MiB.\n"
+        "It makes 12.5 whole runs a second, 1.1 million a day, of a model that answers at once.\n"
+        "Runs shorter than 0.56 s are bounded by its processors, longer ones by its 7 places: 10080 a day, if each "
+        "takes a minute."
+    )
+    unmeasured = {
+        **DOCUMENT["carries"],
+        "worker_bytes": None,
+        "runs_per_second": None,
+        "full_at_seconds": None,
+    }
+    assert len(carried(unmeasured)) == 1
 
 
 def test_a_page_without_its_marks_is_not_written_over() -> None:

@@ -10,7 +10,6 @@ import re
 import signal
 import subprocess
 import sys
-import tempfile
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -20,50 +19,49 @@ import pytest
 from click.testing import CliRunner
 
 from spl.bench import suite
-from spl.bench.rows import GOALS
+from spl.bench.apparatus import QUICK
+from spl.bench.rows import GOALS, NO_STANDBY
+from spl.bench.verdicts import at_once
 from spl.cli.calling import commands
 from spl.cli.options import Invocation
 from spl.errors import HostRefused
 from spl.home import Home
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Sequence
 
 SPL = [sys.executable, "-m", "spl.cli.main", "bench"]
 SECONDS = 60
 
+_WARM = () if NO_STANDBY else ("warm-start", "first-model-call")
+
 WIRE = {"name", "value", "unit", "floor", "ratio", "goal", "met"}
 """What the contract says of a row."""
-
-
-@pytest.fixture
-def place(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """Give the folder in which everything is made that is thrown away: in a short place, for sockets."""
-    with tempfile.TemporaryDirectory(prefix="spl-") as folder:
-        monkeypatch.setenv("TMPDIR", folder)
-        monkeypatch.setattr(tempfile, "tempdir", None)
-        yield Path(folder)
 
 
 def _invoke(*words: str) -> Any:
     return CliRunner().invoke(commands, ["bench", *words], obj=Invocation(), standalone_mode=False)
 
 
-def test_two_rows_are_measured_with_their_floors_and_nothing_is_left(place: Path) -> None:
-    words = ["--quick", "--json", "--only", "cold-start", "--only", "judgment", "--only", "warm-start"]
+def test_rows_are_measured_with_their_floors_and_nothing_is_left(place: Path) -> None:
+    only = ["cold-start", *_WARM, "judgment", "watcher"]
+    words = ["--quick", "--json", *(word for name in only for word in ("--only", name))]
     done = subprocess.run([*SPL, *words], capture_output=True, text=True, timeout=SECONDS)
 
     document = json.loads(done.stdout)
     rows = {row["name"]: row for row in document["rows"]}
-    assert list(rows) == ["floor-interpreter", "floor-answer", "cold-start", "warm-start", "judgment"]
+    assert list(rows) == ["floor-interpreter", "floor-answer", *only]
     assert all(row.keys() >= WIRE for row in rows.values())
-    assert rows["warm-start"]["value"] is None
-    for name, floor in (("cold-start", "floor-interpreter"), ("judgment", "floor-answer")):
+    assert (rows["watcher"]["goal"], rows["watcher"]["met"]) == (None, None)
+    assert rows["watcher"]["value"] >= rows["watcher"]["floor"] > 0
+    starts = [(name, "floor-interpreter") for name in ("cold-start", *_WARM)]
+    for name, floor in (*starts, ("judgment", "floor-answer")):
         assert rows[name]["floor"] == rows[floor]["value"] > 0
         assert rows[name]["p95"] >= rows[name]["value"] > 0
         assert rows[name]["ratio"] == pytest.approx(rows[name]["value"] / rows[name]["floor"], rel=0.01)
     assert document["quick"]
-    assert document["command"] == "spl bench --quick --only cold-start --only judgment --only warm-start"
+    assert document["command"] == " ".join(["spl bench --quick", *(f"--only {name}" for name in only)])
+    assert document["comparison"] == []
     assert document["host"].keys() >= {
         "kernel",
         "processor",
@@ -89,7 +87,7 @@ def test_a_goal_that_is_missed_is_told_and_ends_with_1_and_one_that_is_met_is_no
 
     def measured(only: Sequence[str], *, heard: Any, **_: object) -> dict[str, Any]:
         goals = {**GOALS, "help": replace(GOALS["help"], limit=0)}
-        document.update(run(only, size=replace(suite.QUICK, starts=1), goals=goals, heard=heard))
+        document.update(run(only, size=replace(QUICK, starts=1), goals=goals, heard=heard))
         return document
 
     run = suite.run
@@ -125,7 +123,7 @@ def test_a_daemon_that_cannot_be_had_is_an_error_that_says_why(
     deep.mkdir()
     monkeypatch.setenv("TMPDIR", str(deep))
     with pytest.raises(HostRefused, match=r"cannot be had \(exit 1\).* takes 1[0-9]{2} bytes"):
-        suite.run(["help"], size=suite.QUICK)
+        suite.run(["help"], size=QUICK)
     assert os.listdir(deep) == []
 
 
@@ -145,8 +143,7 @@ def test_broken_off_it_leaves_no_process_and_no_folder(place: Path, number: int,
             seen += piece
         (folder,) = place.iterdir()
         sockets = [
-            os.path.dirname(Home(folder / name).bound_worker_socket(hosted=True))
-            for name in ("home", "helper")
+            os.path.dirname(Home(folder / name).bound_worker_socket(hosted=True)) for name in ("home", "cold")
         ]
         running = _started_in(folder)
         assert len(running) >= 2
@@ -176,9 +173,9 @@ def _started_in(folder: Path) -> list[int]:
 def test_only_what_every_run_proposed_at_once_counts() -> None:
     early = {"took": [10_000_000] * 4, "began": 0, "ended": 40_000_000}
     late = {"took": [10_000_000] * 4, "began": 15_000_000, "ended": 55_000_000}
-    assert suite._at_once([early, late]) == [[10.0, 10.0], [10.0, 10.0]]
+    assert at_once([early, late]) == [[10.0, 10.0], [10.0, 10.0]]
     with pytest.raises(HostRefused, match="did not propose at once"):
-        suite._at_once([early, {**late, "began": 41_000_000, "ended": 81_000_000}])
+        at_once([early, {**late, "began": 41_000_000, "ended": 81_000_000}])
 
 
 def test_a_quick_row_is_known_by_the_name_under_which_it_is_shown(monkeypatch: pytest.MonkeyPatch) -> None:
