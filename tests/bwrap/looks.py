@@ -12,16 +12,16 @@ import signal
 import subprocess
 from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 from unittest.mock import patch
 
 from bwrap import findings, layers
 from bwrap.errors import LayerError
-from bwrap.host import Shape
+from bwrap.impersonation import impersonate
 from bwrap.receipt import confirm
 from tests.bwrap import proc
 from tests.bwrap.removals import OWN_PROC
-from tests.bwrap.stage import examine
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -240,13 +240,9 @@ def _below(folder: str) -> list[str]:
 
 def _lower_limit(worker: Confined) -> None:
     """Lower a live worker's limit on descriptors as its own user may, who needs no right for that (prlimit(2))."""
-    if worker.process.shape is Shape.SAME_USER:
-        resource.prlimit(worker.process.pid, resource.RLIMIT_NOFILE, (32, 32))
-        return
-    command = [examine().prlimit, f"--pid={worker.process.pid}", "--nofile=32:32"]
-    subprocess.run(
-        command, user=worker.process.uid, group=worker.process.gid, extra_groups=[], check=True, cwd="/"
-    )
+    process = worker.process
+    lower = partial(resource.prlimit, process.pid, resource.RLIMIT_NOFILE, (32, 32))
+    impersonate(process.uid, process.gid, lower)
 
 
 async def _note(stage: Stage, plan: Plan, image: Any, refused: dict[str, str], layer: str) -> None:
