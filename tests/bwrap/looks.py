@@ -10,7 +10,7 @@ import os
 import resource
 import signal
 import subprocess
-from contextlib import ExitStack, contextmanager, nullcontext
+from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -102,8 +102,10 @@ async def blind_launches(stage: Stage) -> dict[str, dict[str, str]]:
 
     def look_but_for(hidden: str) -> Callable[[Process, Layer], list[Finding]]:
         def look(process: Process, layer: Layer) -> list[Finding]:
-            with blinded(0, REFUSED) if layer.name == hidden else nullcontext():
+            if layer.name != hidden:
                 return given(process, layer)
+            with blinded(0, REFUSED):
+                return given(process.looked_at(), layer)  # what other layers have read of it is not to help
 
         return look
 
@@ -156,6 +158,18 @@ async def again(stage: Stage, change: str = "") -> dict[str, Any]:
             return {**told, "killed": (await worker.wait()).killed}
     await _end(worker)
     return {"refused": None}
+
+
+async def readings(stage: Stage) -> list[list[str]]:
+    """Look at a live worker twice; give what of it was read in each look, in order."""
+    worker = await stage.launch()
+    told = []
+    for _ in range(2):
+        with blinded(-1, None) as seen:
+            worker.look_again()
+        told.append([path for path in seen if path.startswith(f"/proc/{worker.process.pid}/")])
+    await _end(worker)
+    return told
 
 
 async def launcher(stage: Stage) -> dict[str, Any]:
