@@ -138,6 +138,7 @@ def test_a_look_reads_a_file_once_and_the_next_one_reads_all_of_them_anew(daemon
     first, second = daemon.play("readings", module="looks")
 
     assert len(first) == len(set(first)) > 10
+    assert [path for path in second if path.endswith("/status")]
     assert second == first
 
 
