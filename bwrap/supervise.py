@@ -159,14 +159,15 @@ async def patiently(clear: Callable[[], Awaitable[T]]) -> T:
 
 async def _either_ended(monitor_pidfd: int, pidfd: int) -> None:
     """Wait for the monitor to end; or for its child, and then no more than a moment for the monitor."""
-    monitor, child = (asyncio.ensure_future(readable(each)) for each in (monitor_pidfd, pidfd))
+    await readable(monitor_pidfd, pidfd)
+    if _has_ended(monitor_pidfd):
+        return
+    monitor = asyncio.ensure_future(readable(monitor_pidfd))
     try:
-        await asyncio.wait((monitor, child), return_when=asyncio.FIRST_COMPLETED)
         await asyncio.wait((monitor,), timeout=_MONITOR_SECONDS)
     finally:
         monitor.cancel()
-        child.cancel()
-        await asyncio.gather(monitor, child, return_exceptions=True)
+        await asyncio.gather(monitor, return_exceptions=True)
 
 
 def _hold_view(pid: int, held: ExitStack) -> str | None:
