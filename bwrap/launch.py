@@ -364,6 +364,8 @@ class Launch:
         try:
             impersonate(process.uid, process.gid, limit)
         except LayerError as error:
+            # Of a process that has ended no limit can be set: say what happened first.
+            self.require_alive()
             raise self._explained(error) from None
 
     async def _disband(self) -> str | None:

@@ -57,6 +57,7 @@ def child(*, prefix: Sequence[str] = (), before: str = "") -> dict[str, list[str
     return {name: words.split() for name, _, words in (line.partition(":") for line in lines)}
 
 
+@pytest.mark.claim("I9")
 def test_what_is_started_has_the_ids_of_the_user_alone_and_no_capability_to_use() -> None:
     status = child()
 
