@@ -374,10 +374,6 @@ def _interpreter(machine: Machine) -> str:
     return f"{found.path}, version {found.version}"
 
 
-def _prlimit(machine: Machine) -> str:
-    return host.find_prlimit(machine.shape) or "this shape does without"
-
-
 # --- room ---
 
 
@@ -440,7 +436,6 @@ _CAUSES = (
     Cause("libseccomp", _libseccomp),
     Cause("bubblewrap", _bubblewrap),
     Cause("interpreter", _interpreter),
-    Cause("prlimit", _prlimit),
     Cause("limits", _limits, explains=("limits",), of_profile=True),
     Cause("memory", _memory, Severity.WARNING, of_profile=True),
     Cause("cgroup", _cgroup, Severity.WARNING),

@@ -92,7 +92,6 @@ class Host:
     shape: Shape
     bubblewrap: Bubblewrap
     python: Python
-    prlimit: str
     landlock: int
     """The version of Landlock's ABI, 0 where the kernel has none."""
 
@@ -107,7 +106,7 @@ def examine() -> Host:
     here = shape()
     require_rights(here)
     find_libseccomp()
-    return Host(here, find_bubblewrap(here), find_python(here), find_prlimit(here), landlock.abi())
+    return Host(here, find_bubblewrap(here), find_python(here), landlock.abi())
 
 
 def require_rights(here: Shape) -> None:
@@ -169,22 +168,6 @@ def require_libseccomp(version: tuple[int, ...]) -> str:
             remedy="install a newer 'libseccomp2'",
         )
     return found
-
-
-def find_prlimit(here: Shape) -> str:
-    """Find prlimit(1), which limits a hosted worker before bubblewrap; the other shape does without.
-
-    Raises `LayerError`.
-    """
-    found = shutil.which("prlimit", path="/usr/bin:/bin")
-    if found is None and here is Shape.HOSTED:
-        raise LayerError(
-            "limits",
-            expected="the command prlimit",
-            observed="none in /usr/bin",
-            remedy="install the package 'util-linux'",
-        )
-    return found or ""
 
 
 def find_bubblewrap(here: Shape) -> Bubblewrap:

@@ -22,7 +22,8 @@ from bwrap import arguments, doctor, layers, supervise, uids
 from bwrap.confined import Confined
 from bwrap.errors import LayerError
 from bwrap.host import Shape
-from bwrap.limits import prlimit, resource_limits, set_limits
+from bwrap.impersonation import impersonate
+from bwrap.limits import resource_limits, set_limits
 from bwrap.pipes import Tail, given, read_line, readable
 from bwrap.process import Process
 from bwrap.receipt import Receipt, confirm
@@ -40,18 +41,17 @@ _STATUS_LIMIT = 4096
 _READY_LIMIT = 65536
 _DISBAND_SECONDS = 5.0
 
-# What prlimit and bubblewrap say when they cannot set a layer up, and which layer that is. A source first: its path may
-# hold any word.
+# What bubblewrap says when it cannot set a layer up, and which layer that is. A source first: its path may hold any
+# word.
 _COMPLAINTS = (
     (r"source path", "mounts"),
-    (r"resource limit", "limits"),
     (r"seccomp", "syscalls"),
     (r"user ?ns|user namespace|uid map|new namespace|max_user_namespaces", "user_namespace"),
     (r"loopback|RTM_|network", "network"),
     (r"capab|prctl", "capabilities"),
     (r"mount|mkdir|create|symlink|remount|pivot", "mounts"),
 )
-_COMPLAINING = ("bwrap: ", "prlimit: ")
+_COMPLAINING = "bwrap: "
 
 
 async def launch(plan: Plan, image: Sealed, ledger: Ledger, *, seconds: float) -> Confined:
@@ -267,19 +267,19 @@ class Launch:
             stdout = self._pipe(theirs, "stdout", ours_reads=True)
             stderr = self._pipe(theirs, "stderr", ours_reads=True)
             self._tail = Tail(self._open.pop("stderr"))
-            hosted = self._shape is Shape.HOSTED
             # bubblewrap reads its arguments to their end before it forks: by then it is in the group, and its child is
             # born there.
             hold = [] if self._group is None else [self._pipe(theirs, "hold", ours_reads=False)]
-            try:
-                self._monitor = subprocess.Popen(
-                    [
-                        *(prlimit(self._plan.host.prlimit, self.limits()) if hosted else []),
-                        *(self._plan.host.bubblewrap.path, "--args", str(listed_at)),
-                        *(word for each in hold for word in ("--args", str(each))),
-                        "--",
-                        *(*self.command(), self._nonce, self._specification(uid, gid)),
-                    ],
+            command = [
+                *(self._plan.host.bubblewrap.path, "--args", str(listed_at)),
+                *(word for each in hold for word in ("--args", str(each))),
+                "--",
+                *(*self.command(), self._nonce, self._specification(uid, gid)),
+            ]
+
+            def start() -> subprocess.Popen[bytes]:
+                return subprocess.Popen(
+                    command,
                     stdin=stdin,
                     stdout=stdout,
                     stderr=stderr,
@@ -289,14 +289,15 @@ class Launch:
                     cwd="/",
                     # A group of its own: Ctrl-C at the daemon's terminal is the daemon's to handle.
                     process_group=0,
-                    user=uid if hosted else None,
-                    group=gid if hosted else None,
-                    extra_groups=[] if hosted else None,
                 )
+
+            try:
+                self._monitor = impersonate(uid, gid, start)
             except OSError as error:
                 if error.errno in (errno.EMFILE, errno.ENFILE, errno.EAGAIN, errno.ENOMEM):
                     raise  # `launch` says what there is too little of
                 # EINVAL: a uid that the daemon's own user namespace does not map (user_namespaces(7)).
+                hosted = self._shape is Shape.HOSTED
                 denied = error.errno in (errno.EPERM, errno.EACCES, errno.EINVAL)
                 raise LayerError(
                     "separate_user" if hosted and denied else "sandbox",
@@ -304,7 +305,7 @@ class Launch:
                     observed=f"{error.strerror or error}: {error.filename or self._plan.host.bubblewrap.path}",
                     remedy="let the daemon change its uid (CAP_SETUID, CAP_SETGID) to one that its container maps"
                     if hosted and denied
-                    else "install bubblewrap and util-linux, and start the daemon again",
+                    else "install bubblewrap, and start the daemon again",
                 ) from None
             self._open["monitor"] = os.pidfd_open(self._monitor.pid)
             self._tie(stdin)
@@ -358,16 +359,13 @@ class Launch:
         return process
 
     def _limit(self, process: Process) -> None:
-        """Limit the held process. Hosted, prlimit(1) did it before: root may lack CAP_SYS_RESOURCE over another uid.
-
-        Here it must be now: set earlier, a process limit would count the user's other processes and bubblewrap
-        could not fork; inside its user namespace it counts the sandbox's own.
-        """
-        if self._shape is Shape.HOSTED:
-            return
+        """Limit the held process, as whoever it is outside: root may lack CAP_SYS_RESOURCE over another uid."""
+        limit = partial(set_limits, process.pid, self.limits(), layers.remedy("limits"))
         try:
-            set_limits(process.pid, self.limits(), layers.remedy("limits"))
+            impersonate(process.uid, process.gid, limit)
         except LayerError as error:
+            # Of a process that has ended no limit can be set: say what happened first.
+            self.require_alive()
             raise self._explained(error) from None
 
     async def _disband(self) -> str | None:

@@ -1,4 +1,4 @@
-"""Resource limits: what a profile says of them by the names of getrlimit(2), and the two ways to set them."""
+"""Resource limits: what a profile says of them by the names of getrlimit(2), and how they are set."""
 
 from __future__ import annotations
 
@@ -28,18 +28,8 @@ def resource_limits(said: Limits) -> dict[str, int]:
     }
 
 
-def prlimit(program: str, limits: Mapping[str, int]) -> list[str]:
-    """Give the words that go before bubblewrap's in the hosted shape, so that it is limited from the start.
-
-    Its uid is its own, so that nothing else counts. Later root might not do it: it may lack CAP_SYS_RESOURCE over
-    another uid. `program` is the path of prlimit(1).
-    """
-    options = (f"--{name.removeprefix('RLIMIT_').lower()}={value}" for name, value in limits.items())
-    return [program, *options, "--"]
-
-
 def set_limits(pid: int, limits: Mapping[str, int], remedy: str) -> None:
-    """Limit a held process of this user's (prlimit(2)); raises `LayerError` with the remedy.
+    """Limit a held process of this thread's user (prlimit(2)); raises `LayerError` with the remedy.
 
     Set before bubblewrap, a process limit would count the user's other processes and bubblewrap could not fork; inside
     its user namespace it counts the sandbox's own.

@@ -74,7 +74,6 @@ _WITH_TMPFS = "landlock_add_rule"
 LEAST = {
     "address_space": (20 << 20, "20M", "the interpreter and one model reply take that much"),
     "file_size": (64 << 10, "64K", "bubblewrap writes the program under it"),
-    "processes": (2, "2", "in the hosted shape bubblewrap's monitor is one of the worker's uid"),
     "open_files": (9, "9", "bubblewrap sets the sandbox up under it"),
 }
 """The least each limit may be: as a number of bytes or a count, as a profile writes it, and why."""

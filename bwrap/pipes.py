@@ -12,8 +12,8 @@ if TYPE_CHECKING:
 _TAIL = 4096
 
 
-async def readable(descriptor: int) -> None:
-    """Wait until a descriptor can be read; for a pidfd that is when its process has ended (pidfd_open(2))."""
+async def readable(*descriptors: int) -> None:
+    """Wait until one of these can be read; for a pidfd that is when its process has ended (pidfd_open(2))."""
     loop = asyncio.get_running_loop()
     ready: asyncio.Future[None] = loop.create_future()
 
@@ -21,11 +21,13 @@ async def readable(descriptor: int) -> None:
         if not ready.done():
             ready.set_result(None)
 
-    loop.add_reader(descriptor, wake)
+    for each in descriptors:
+        loop.add_reader(each, wake)
     try:
         await ready
     finally:
-        loop.remove_reader(descriptor)
+        for each in descriptors:
+            loop.remove_reader(each)
 
 
 def given(theirs: ExitStack, descriptor: int) -> int:

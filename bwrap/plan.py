@@ -131,11 +131,7 @@ class Plan:
     def require_sources(self) -> None:
         """Make sure, right before a start, that what is to be shown is what was examined; raises `LayerError`."""
         for mount, source in self.shown:
-            if mount.kind is Kind.SOCKET:
-                sources.require_socket(source.named)
-            else:
-                sources.require_there(source.named)
-            sources.require_unchanged(source)
+            sources.require_unchanged(source, socket=mount.kind is Kind.SOCKET)
 
     def _most_processes(self) -> int:
         """Give how many processes the filter and the limit allow; threads share one address space (clone(2))."""

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import re
 import resource
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple
 
 from bwrap.limits import resource_limits
@@ -71,18 +72,22 @@ class Process:
 
     def read(self, name: str) -> str:
         """Read /proc/<pid>/<name>."""
-        with open(f"/proc/{self.pid}/{name}", "rb") as file:
+        with open(f"/proc/{self.pid}/{name}", "rb", buffering=0) as file:
             return os.fsdecode(file.read())
+
+    def looked_at(self) -> Look:
+        """Give it for one look at all its layers."""
+        return Look(self.plan, self.shape, self.pid, self.monitor, self.uid, self.gid, self.group)
 
     def status(self, name: str) -> str:
         """Give one field of /proc/<pid>/status; raises `KeyError` when this kernel has no such field."""
-        return _field(self.read("status"), name)
+        return _fields(self.read("status"))[name]
 
     @staticmethod
     def own_status(name: str) -> str:
         """Give one field of this process's own status."""
         with open("/proc/self/status", encoding="utf-8") as file:
-            return _field(file.read(), name)
+            return _fields(file.read())[name]
 
     def stat(self, position: int) -> str:
         """Give a field of /proc/<pid>/stat by its number in proc(5), from 3 on."""
@@ -118,7 +123,7 @@ class Process:
                 return line[len(name) :].split()[:2]
         raise KeyError(name)
 
-    def mounts(self) -> list[MountPoint]:
+    def mounts(self) -> tuple[MountPoint, ...]:
         """Read its mount table."""
         return mount_points(self.read("mountinfo"))
 
@@ -138,29 +143,51 @@ class Process:
                 yield os.path.join(path, name)[len(root) :]
 
 
+@dataclass(frozen=True, slots=True)
+class Look(Process):
+    """A process as one look sees it: a file of its `/proc` is read once, whichever layers ask for it.
+
+    Never kept beyond that look: the next one is to see what is there then.
+    """
+
+    _read: dict[str, str] = field(default_factory=dict, init=False, repr=False, compare=False)
+
+    def read(self, name: str) -> str:
+        """Give /proc/<pid>/<name> as this look has read it."""
+        if name not in self._read:
+            self._read[name] = Process.read(self, name)
+        return self._read[name]
+
+
 def stat_fields(text: str) -> list[str]:
     """Split /proc/<pid>/stat after the command name, which may hold spaces and parentheses; field 3 comes first."""
     return text[text.rindex(")") + 1 :].split()
 
 
-def mount_points(text: str) -> list[MountPoint]:
+# What these give follows from the text alone: of one that was read once, it is made once.
+@functools.lru_cache(maxsize=4)
+def mount_points(text: str) -> tuple[MountPoint, ...]:
     """Read a mountinfo file, in the order of mounting."""
     # Not splitlines(): the kernel escapes the newlines in a path, but not what else Python takes for one.
-    return [_mount_point(line) for line in text.split("\n") if line]
+    return tuple(_mount_point(line) for line in text.split("\n") if line)
 
 
-def _field(text: str, name: str) -> str:
+@functools.lru_cache(maxsize=4)
+def _fields(text: str) -> dict[str, str]:
     # Not splitlines(): a name that the process gives itself may hold what else Python takes for a line's end.
-    for line in text.split("\n"):
-        key, _, value = line.partition(":")
-        if key == name:
-            return value.strip()
-    raise KeyError(name)
+    lines = (line.partition(":") for line in text.split("\n"))
+    return {key: value.strip() for key, _, value in lines}
 
 
 def _mount_point(line: str) -> MountPoint:
     before, _, after = line.partition(" - ")
     words = before.split(" ")
     # The kernel writes space, tab, newline and backslash in paths as octal.
-    root, target = (re.sub(r"\\([0-7]{3})", lambda match: chr(int(match[1], 8)), each) for each in words[3:5])
+    root, target = map(_unescaped, words[3:5])
     return MountPoint(target, after.split(" ", 1)[0], frozenset(words[5].split(",")), root)
+
+
+def _unescaped(path: str) -> str:
+    if "\\" not in path:
+        return path
+    return re.sub(r"\\([0-7]{3})", lambda match: chr(int(match[1], 8)), path)

@@ -351,6 +351,7 @@ def _supported(arch: str) -> str:
     return arch
 
 
+@functools.cache
 def _known(call: str, arch: str) -> int | None:
     """Give the number libseccomp has for a call; a negative one means that it has none on this architecture."""
     if not _CALL.fullmatch(call):

@@ -41,19 +41,19 @@ class Source(NamedTuple):
     folders: tuple[tuple[str, int], ...] = ()
     """The folders that were looked through, each with its last change then (st_ctime_ns, inode(7))."""
 
-    @property
-    def unchanged(self) -> bool:
-        """Whether the path still leads to that place, and that file or folder is still there."""
+    def now(self) -> os.stat_result | None:
+        """Give what is there now, if the path still leads to that place and to that file or folder."""
         try:
-            return os.path.realpath(self.named) == self.real and identity(self.real) == self.identity
+            real, found = _led_to(self.named)
         except OSError:
-            return False
+            return None
+        return found if (real, _identity(found)) == (self.real, self.identity) else None
 
     @property
     def untouched(self) -> bool:
         """Whether it is unchanged, and nothing came to or went from what was looked through."""
         try:
-            return self.unchanged and all(_changed(folder) == when for folder, when in self.folders)
+            return self.now() is not None and all(_changed(folder) == when for folder, when in self.folders)
         except OSError:
             return False
 
@@ -74,15 +74,30 @@ def _identity(found: os.stat_result) -> Identity:
     return Identity(found.st_dev, found.st_ino)
 
 
-def require_unchanged(source: Source) -> None:
-    """Refuse a source that is not the one that was examined; raises `LayerError`. Cheap: done before each start."""
-    if not source.unchanged:
-        raise LayerError(
-            "mounts",
-            expected=f"{source.named!r} to be the file or folder that was looked at",
-            observed="another",
-            remedy="start again: it is looked at anew",
-        )
+def _led_to(path: str) -> tuple[str, os.stat_result]:
+    """Say where a path leads and what is there, in one lookup by the kernel (O_PATH, open(2)); raises `OSError`."""
+    place = os.open(path, os.O_PATH | os.O_CLOEXEC)
+    try:
+        return os.readlink(f"/proc/self/fd/{place}"), os.fstat(place)
+    finally:
+        os.close(place)
+
+
+def require_unchanged(source: Source, *, socket: bool = False) -> None:
+    """Refuse a source that is not the file or folder, or the `socket`, that was examined; raises `LayerError`.
+
+    Cheap: done before each start.
+    """
+    found = source.now()
+    if found is not None and (stat.S_ISSOCK if socket else _is_shown)(found.st_mode):
+        return
+    (require_socket if socket else require_there)(source.named)
+    raise LayerError(
+        "mounts",
+        expected=f"{source.named!r} to be the file or folder that was looked at",
+        observed="another",
+        remedy="start again: it is looked at anew",
+    )
 
 
 def require_reachable(source: Source, shape: Shape) -> None:
@@ -136,14 +151,18 @@ def _changed(folder: str) -> int:
 
 
 def require_there(path: str) -> None:
-    """Refuse a path at which there is no file and no folder; raises `LayerError`. Cheap: done before each start."""
+    """Refuse a path at which there is no file and no folder; raises `LayerError`."""
     mode = _mode(path)
-    if not (stat.S_ISREG(mode) or stat.S_ISDIR(mode)):
+    if not _is_shown(mode):
         raise _refusal(path, "a file or a folder", f"a {_kind(mode)}")
 
 
+def _is_shown(mode: int) -> bool:
+    return stat.S_ISREG(mode) or stat.S_ISDIR(mode)
+
+
 def require_socket(path: str) -> None:
-    """Refuse a path at which there is no unix socket; raises `LayerError`. Cheap: done before each start."""
+    """Refuse a path at which there is no unix socket; raises `LayerError`."""
     if not stat.S_ISSOCK(_mode(path)):
         raise _refusal(path, "a unix socket", "something else")
 

@@ -26,7 +26,7 @@ from bwrap.process import Process, stat_fields
 
 if TYPE_CHECKING:
     import subprocess
-    from collections.abc import Awaitable, Callable, Iterator
+    from collections.abc import Awaitable, Callable, Iterator, Mapping
 
 T = TypeVar("T")
 
@@ -159,14 +159,15 @@ async def patiently(clear: Callable[[], Awaitable[T]]) -> T:
 
 async def _either_ended(monitor_pidfd: int, pidfd: int) -> None:
     """Wait for the monitor to end; or for its child, and then no more than a moment for the monitor."""
-    monitor, child = (asyncio.ensure_future(readable(each)) for each in (monitor_pidfd, pidfd))
+    await readable(monitor_pidfd, pidfd)
+    if _has_ended(monitor_pidfd):
+        return
+    monitor = asyncio.ensure_future(readable(monitor_pidfd))
     try:
-        await asyncio.wait((monitor, child), return_when=asyncio.FIRST_COMPLETED)
         await asyncio.wait((monitor,), timeout=_MONITOR_SECONDS)
     finally:
         monitor.cancel()
-        child.cancel()
-        await asyncio.gather(monitor, child, return_exceptions=True)
+        await asyncio.gather(monitor, return_exceptions=True)
 
 
 def _hold_view(pid: int, held: ExitStack) -> str | None:
@@ -185,11 +186,13 @@ async def _clear(process: Process, namespace: str | None) -> None:
     if leased and not uids.in_use(process.uid):
         return  # nothing of its uid, not even a zombie: no need to look through /proc
     ended: set[int] = set()
-    while left := set(belonging(process.shape, process.uid, namespace)) - ended:
+    running = uids.running_uids()
+    while left := set(belonging(process.shape, process.uid, namespace, running)) - ended:
         for pid in left:
             await _end(pid, process, namespace)
         ended |= left
-    await reap_adopted(process.uid)
+        running = uids.running_uids()
+    await reap_adopted(process.uid, running)
 
 
 def kill(pidfd: int) -> None:
@@ -236,14 +239,15 @@ async def clear_group(path: str) -> None:
                     await _kill_and_reap(pidfd)
 
 
-async def reap_adopted(uid: int) -> None:
-    """Kill and reap what of a worker's uid has come to this process as the subreaper.
+async def reap_adopted(uid: int, running: Mapping[int, int] | None = None) -> None:
+    """Kill and reap what of a worker's uid has come to this process as the subreaper, of what is `running`, or was.
 
     It is no child this process started, and nobody's to wait for, if it comes from another user namespace: the one
     namespace that a zombie still has.
     """
     own = os.readlink("/proc/self/ns/user")
-    for pid in [pid for pid, owner in uids.running_uids().items() if owner == uid]:
+    running = uids.running_uids() if running is None else running
+    for pid in [pid for pid, owner in running.items() if owner == uid]:
         with suppress(OSError):
             # A child of this process keeps its number until it is reaped, and only here.
             if os.readlink(f"/proc/{pid}/ns/user") != own and parent(pid) == os.getpid():
@@ -290,8 +294,12 @@ def _stat(pid: int, field: int) -> int | None:
         return None
 
 
-def belonging(shape: Shape, uid: int, namespace: str | None) -> Iterator[int]:
+def belonging(
+    shape: Shape, uid: int, namespace: str | None, running: Mapping[int, int] | None = None
+) -> Iterator[int]:
     """Give what still belongs to a worker: its uid's processes when hosted, else those in its mount namespace.
+
+    Looked for among what is `running`, by default now.
 
     A namespace that is this process's own, and a uid that is its own or root's, tell nothing apart: a bubblewrap that
     failed to make one must not have everything of this user, or of root, taken for the worker's.
@@ -299,7 +307,7 @@ def belonging(shape: Shape, uid: int, namespace: str | None) -> Iterator[int]:
     if namespace == _view(os.getpid()):
         namespace = None
     leased = shape is Shape.HOSTED and uid not in (0, os.geteuid())
-    for pid, owner in uids.running_uids().items():
+    for pid, owner in (uids.running_uids() if running is None else running).items():
         if owner != uid and owner != 0:
             continue
         if (leased and owner == uid) or (namespace is not None and _view(pid) == namespace):

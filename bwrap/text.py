@@ -7,6 +7,8 @@ _UNITS = (("G", 1 << 30), ("M", 1 << 20), ("K", 1 << 10))
 
 def printable(text: str) -> str:
     """Give text with control characters, and bytes that are no character, as escapes; raises nothing."""
+    if text.isprintable():
+        return text
     return "".join(
         character if character.isprintable() else character.encode("unicode_escape").decode()
         for character in text

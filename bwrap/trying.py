@@ -15,13 +15,15 @@ import stat
 import subprocess
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import IO, TYPE_CHECKING, NamedTuple
 
 from bwrap import arguments, elf, lines, supervise, uids
 from bwrap import host as hosts
 from bwrap.errors import LayerError
 from bwrap.host import Shape
-from bwrap.limits import prlimit, resource_limits, set_limits
+from bwrap.impersonation import impersonate
+from bwrap.limits import set_limits
 from bwrap.mounts import Kind, mounts
 from bwrap.pipes import given, read_line, readable
 from bwrap.plan import PATH, resolve
@@ -157,7 +159,7 @@ async def run(
             lease = (pool or uids.Pool()).lease()
             held.callback(lease.release)
             uid = gid = lease.uid
-        started = _Started(prepared, uid, gid, streams, traced=strace is not None, held=held)
+        started = _Started(prepared, uid, gid, streams, held)
         try:
             return await started.through(strace)
         except BaseException:
@@ -168,9 +170,7 @@ async def run(
 class _Started:
     """A bubblewrap that holds its child back; every descriptor is closed with `held`."""
 
-    def __init__(
-        self, prepared: Prepared, uid: int, gid: int, streams: Streams, *, traced: bool, held: ExitStack
-    ) -> None:
+    def __init__(self, prepared: Prepared, uid: int, gid: int, streams: Streams, held: ExitStack) -> None:
         self._plan, self._held, self._streams = prepared.plan, held, streams
         self._command = prepared.command
         self._uid, self._gid = uid, gid
@@ -190,7 +190,6 @@ class _Started:
             self._monitor = self._spawn(
                 [self._plan.host.bubblewrap.path, "--args", str(listed), "--", *prepared.command],
                 pass_fds=[*descriptors.values(), listed],
-                traced=traced,
             )
             held.callback(self._monitor.kill)  # nothing is sent to one that was waited for
             # A pipe that nobody reads, so that the tie can stand until the end: bubblewrap arms its child's own death
@@ -207,8 +206,7 @@ class _Started:
     async def through(self, strace: str | None) -> Tried:
         """Limit it, let it go on, and see it to its end."""
         process = self._process = await self._held_back()
-        if self._plan.host.shape is Shape.SAME_USER:
-            self._limit(process)
+        self._limit(process)
         seen = Refusals(self._plan, self._command)
         unseen = await self._watched(process, strace, seen)
         with _passing_on(process, self._pidfd):
@@ -252,14 +250,11 @@ class _Started:
         self._monitor.wait()
         await supervise.reap_adopted(self._uid)
 
-    def _spawn(self, command: list[str], *, pass_fds: list[int], traced: bool) -> subprocess.Popen[bytes]:
-        hosted = self._plan.host.shape is Shape.HOSTED
-        limits = resource_limits(self._plan.limits)
-        # Of the processes of the uid one is strace, and none that the command could have had.
-        limits["RLIMIT_NPROC"] += traced
-        try:
+    def _spawn(self, command: list[str], *, pass_fds: list[int]) -> subprocess.Popen[bytes]:
+
+        def start() -> subprocess.Popen[bytes]:
             return subprocess.Popen(
-                [*(prlimit(self._plan.host.prlimit, limits) if hosted else []), *command],
+                command,
                 stdin=self._streams.input,
                 stdout=self._streams.output,
                 stderr=self._streams.error,
@@ -267,13 +262,13 @@ class _Started:
                 env={},
                 cwd="/",
                 process_group=0,
-                user=self._uid if hosted else None,
-                group=self._gid if hosted else None,
-                extra_groups=[] if hosted else None,
             )
+
+        try:
+            return impersonate(self._uid, self._gid, start)
         except OSError as error:
             raise LayerError(
-                "separate_user" if hosted else "sandbox",
+                "separate_user" if self._plan.host.shape is Shape.HOSTED else "sandbox",
                 expected=f"bubblewrap to start as uid {self._uid}",
                 observed=f"{error.strerror or error}: {error.filename or self._plan.host.bubblewrap.path}",
                 remedy="'spl doctor' says what this host lacks",
@@ -300,12 +295,14 @@ class _Started:
         return process
 
     def _limit(self, process: Process) -> None:
-        """Limit the held process; a process limit set earlier would count the user's other processes."""
-        set_limits(
+        """Limit the held process, as whoever it is outside."""
+        limit = partial(
+            set_limits,
             process.pid,
             process.limits(),
             "raise this user's own limit (ulimit -H), or write a lower one into the profile",
         )
+        impersonate(process.uid, process.gid, limit)
 
     async def _watched(self, process: Process, strace: str | None, seen: Refusals) -> str:
         """Attach strace; gives why nothing can be seen, or nothing."""

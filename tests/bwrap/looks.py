@@ -10,18 +10,18 @@ import os
 import resource
 import signal
 import subprocess
-from contextlib import ExitStack, contextmanager, nullcontext
+from contextlib import ExitStack, contextmanager
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 from unittest.mock import patch
 
 from bwrap import findings, layers
 from bwrap.errors import LayerError
-from bwrap.host import Shape
+from bwrap.impersonation import impersonate
 from bwrap.receipt import confirm
 from tests.bwrap import proc
 from tests.bwrap.removals import OWN_PROC
-from tests.bwrap.stage import examine
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -102,8 +102,10 @@ async def blind_launches(stage: Stage) -> dict[str, dict[str, str]]:
 
     def look_but_for(hidden: str) -> Callable[[Process, Layer], list[Finding]]:
         def look(process: Process, layer: Layer) -> list[Finding]:
-            with blinded(0, REFUSED) if layer.name == hidden else nullcontext():
+            if layer.name != hidden:
                 return given(process, layer)
+            with blinded(0, REFUSED):
+                return given(process.looked_at(), layer)  # what other layers have read of it is not to help
 
         return look
 
@@ -156,6 +158,18 @@ async def again(stage: Stage, change: str = "") -> dict[str, Any]:
             return {**told, "killed": (await worker.wait()).killed}
     await _end(worker)
     return {"refused": None}
+
+
+async def readings(stage: Stage) -> list[list[str]]:
+    """Look at a live worker twice; give what of it was read in each look, in order."""
+    worker = await stage.launch()
+    told = []
+    for _ in range(2):
+        with blinded(-1, None) as seen:
+            worker.look_again()
+        told.append([path for path in seen if path.startswith(f"/proc/{worker.process.pid}/")])
+    await _end(worker)
+    return told
 
 
 async def launcher(stage: Stage) -> dict[str, Any]:
@@ -240,13 +254,9 @@ def _below(folder: str) -> list[str]:
 
 def _lower_limit(worker: Confined) -> None:
     """Lower a live worker's limit on descriptors as its own user may, who needs no right for that (prlimit(2))."""
-    if worker.process.shape is Shape.SAME_USER:
-        resource.prlimit(worker.process.pid, resource.RLIMIT_NOFILE, (32, 32))
-        return
-    command = [examine().prlimit, f"--pid={worker.process.pid}", "--nofile=32:32"]
-    subprocess.run(
-        command, user=worker.process.uid, group=worker.process.gid, extra_groups=[], check=True, cwd="/"
-    )
+    process = worker.process
+    lower = partial(resource.prlimit, process.pid, resource.RLIMIT_NOFILE, (32, 32))
+    impersonate(process.uid, process.gid, lower)
 
 
 async def _note(stage: Stage, plan: Plan, image: Any, refused: dict[str, str], layer: str) -> None:

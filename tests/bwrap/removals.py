@@ -13,8 +13,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from unittest.mock import patch
 
-from bwrap import launch as launching
-from bwrap import limits
 from bwrap import plan as plans
 from bwrap.errors import LayerError
 from bwrap.launch import Launch
@@ -131,22 +129,16 @@ def _patched(make: Callable[[], Iterator[AbstractContextManager[Any]]]) -> Remov
 
 def _unlimited() -> Iterator[AbstractContextManager[Any]]:
     yield patch.object(Launch, "_limit", lambda self, process: None)
-    yield patch.object(launching, "prlimit", lambda program, wanted: [])
 
 
 def _one_limit_missing() -> Iterator[AbstractContextManager[Any]]:
-    prefix, prlimit = limits.prlimit, resource.prlimit
+    prlimit = resource.prlimit
 
     def but_one(pid: int, which: int, limits: tuple[int, int]) -> None:
         if which != resource.RLIMIT_FSIZE:
             prlimit(pid, which, limits)
 
     yield patch.object(resource, "prlimit", but_one)
-    yield patch.object(
-        launching,
-        "prlimit",
-        lambda program, wanted: [w for w in prefix(program, wanted) if "--fsize" not in w],
-    )
 
 
 def _environment() -> Iterator[AbstractContextManager[Any]]:

@@ -12,12 +12,14 @@ import struct
 import subprocess
 import sys
 from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from unittest.mock import patch
 
 from bwrap import findings as judging
 from bwrap import launch, layers, seccomp, supervise, uids
 from bwrap.errors import LayerError
+from bwrap.host import file_stamp
 from bwrap.receipt import confirm
 from tests.bwrap import proc
 from tests.bwrap.stage import SECRET, attempting, judged
@@ -163,8 +165,16 @@ async def complaint(stage: Stage, said: str) -> dict[str, str]:
 
 
 async def crowded(stage: Stage) -> dict[str, str]:
-    """Launch with a limit that leaves no room for bubblewrap's child, in the shape in which its own uid counts."""
-    return await _refused(stage, stage.plan(extra="[limits]\nprocesses = 1"))
+    """Launch by a bubblewrap that may not have a child, in the shape in which its own uid counts and nothing else."""
+    return await _refused(stage, _alone(stage))
+
+
+def _alone(stage: Stage) -> Plan:
+    plan, path = stage.plan(), Path(stage.folder, "bwrap")
+    path.write_text(f'#!/bin/sh\nexec prlimit --nproc=1 -- {plan.host.bubblewrap.path} "$@"\n')
+    path.chmod(0o755)
+    bubblewrap = replace(plan.host.bubblewrap, path=str(path), stamp=file_stamp(str(path)))
+    return replace(plan, host=replace(plan.host, bubblewrap=bubblewrap))
 
 
 async def _refused(

@@ -168,7 +168,7 @@ def test_a_hard_limit_below_the_profiles_is_found(limit: str) -> None:
         "machine = doctor.Machine(shape(), Library().load('worker')); resource.setrlimit(*hard)\n"
         "print(next(each for each in doctor._CAUSES if each.name == 'limits').look(machine))"
     ).format(
-        limit.upper(), {"as": 400 << 20, "nofile": 32, "fsize": 4096, "nproc": 1, "cpu": 30, "core": 0}[limit]
+        limit.upper(), {"as": 400 << 20, "nofile": 32, "fsize": 4096, "nproc": 0, "cpu": 30, "core": 0}[limit]
     )
     ended = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60)
     assert f"RLIMIT_{limit.upper()} is limited to" in ended.stderr

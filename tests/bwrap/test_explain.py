@@ -91,7 +91,7 @@ def test_the_page_goes_by_what_is_resolved_and_never_by_the_description(stage: S
     assert "write in @scratch, 4M in memory" in said(document, "change")
     assert "CAN MAKE: kill." in said(document, "signal")
     assert "IT HAS THE HOST'S OWN NAMES" in said(document, "signal")
-    assert "can start others: clone, at most 2" in said(document, "signal")
+    assert "can start others: clone, at most 1" in said(document, "signal")
     assert "+ namespaces.net" in said(document, "differs")
     assert "odd.toml:5" in said(document, "differs")
     assert "breach: syscalls.allow[0]" in said(document, "Breaches")

@@ -69,7 +69,7 @@ def test_what_proc_says_of_a_live_worker_is_what_is_promised(daemon: Daemon) -> 
     } == {
         "Max address space": [str(512 << 20)] * 2,
         "Max file size": [str(16 << 20)] * 2,
-        "Max processes": ["2"] * 2,
+        "Max processes": ["1"] * 2,
         "Max open files": ["64"] * 2,
         "Max cpu time": ["60"] * 2,
         "Max core file size": ["1"] * 2,

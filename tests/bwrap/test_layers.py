@@ -134,6 +134,15 @@ def test_a_worker_that_did_not_change_is_as_claimed_when_looked_at_again(daemon:
 
 
 @pytest.mark.claim("I12")
+def test_a_look_reads_a_file_once_and_the_next_one_reads_all_of_them_anew(daemon: Daemon) -> None:
+    first, second = daemon.play("readings", module="looks")
+
+    assert len(first) == len(set(first)) > 10
+    assert [path for path in second if path.endswith("/status")]
+    assert second == first
+
+
+@pytest.mark.claim("I12")
 @pytest.mark.parametrize(
     ("change", "layer", "observed"),
     [

@@ -90,3 +90,17 @@ def test_a_tail_closes_its_pipe_at_the_end(pipe: tuple[int, int]) -> None:
     asyncio.run(scene())
     with pytest.raises(OSError, match="Bad file descriptor"):
         os.fstat(pipe[0])
+
+
+@pytest.mark.parametrize("which", [0, 1])
+def test_waiting_for_several_ends_with_the_first_and_watches_none_of_them_any_more(which: int) -> None:
+    pipes = [os.pipe(), os.pipe()]
+
+    async def scene() -> list[bool]:
+        os.write(pipes[which][1], b"x")
+        await readable(*(reading for reading, _ in pipes))
+        return [asyncio.get_running_loop().remove_reader(reading) for reading, _ in pipes]
+
+    assert asyncio.run(scene()) == [False, False]
+    for descriptor in (each for pipe in pipes for each in pipe):
+        os.close(descriptor)

@@ -31,9 +31,7 @@ def host(tree: Path) -> Host:
         "3.11.2",
         f"{tree}/usr/bin/env",
     )
-    return Host(
-        Shape.SAME_USER, Bubblewrap("/usr/bin/bwrap", "0.8.0", "00", ()), python, "/usr/bin/prlimit", 7
-    )
+    return Host(Shape.SAME_USER, Bubblewrap("/usr/bin/bwrap", "0.8.0", "00", ()), python, 7)
 
 
 def places(tree: Path, home: str = HOME) -> Places:

@@ -174,10 +174,6 @@ HOSTED: Mapping[str, Fault] = {
         "libseccomp", "syscalls", "it cannot be loaded", "install the package 'libseccomp2'",
         lambda _: hidden(_LIBSECCOMP),
     ),
-    "no prlimit": Fault(
-        "prlimit", "limits", "none in /usr/bin", "install the package 'util-linux'",
-        lambda _: hidden("/usr/bin/prlimit"),
-    ),
     "a root that may not change its uid": Fault(
         "rights", "separate_user", "lacks CAP_SETUID", "give the daemon these capabilities",
         lambda _: ["setpriv", "--bounding-set=-setuid", "--inh-caps=-setuid", "--"],

@@ -231,15 +231,14 @@ def test_a_file_that_its_uid_cannot_read_is_refused_by_the_layer_of_that_uid(
     assert (row in refused(ended).get("separate_user", set())) == (shape.name == "hosted")
 
 
-def test_processes_that_suffice_for_a_watched_command_alone_are_said_to(shape: Shape, home: Path) -> None:
+@pytest.mark.parametrize("options", [[], ["--no-trace"]], ids=["watched", "unwatched"])
+def test_a_command_of_one_process_is_alone_in_what_its_limit_counts(
+    shape: Shape, home: Path, options: list[str]
+) -> None:
+    # Neither bubblewrap's monitor nor strace, which have its uid in the hosted shape.
     own(shape, home, "one", "[limits]\nprocesses = 1\n")
-    said = "strace runs under the command's uid, so the limit of processes is one higher"
-    ended = attempt(shape, home, "--", "id", profile="one")
+    ended = attempt(shape, home, *options, "--", "id", profile="one")
     assert ended.returncode == 0
-    assert (f"{said}: enough here, too few for a run" in ended.stderr) == (shape.name == "hosted")
-    assert f"{said}:" not in attempt(shape, home, "--", "id").stderr
-    unwatched = attempt(shape, home, "--no-trace", "--", "id", profile="one")
-    assert (unwatched.returncode == 0) == (shape.name == "same-user")
 
 
 @pytest.mark.one_shape

@@ -196,7 +196,6 @@ async def unconfirmed(tmp_path: Path, patch: Patch) -> None:
     async with sandboxing(tmp_path) as (here, _, transports):
         no_credential(here, patch)
         patch.setattr("bwrap.launch.Launch._limit", lambda *_: None)
-        patch.setattr("bwrap.launch.prlimit", lambda program, limits: [])
         with pytest.raises(IsolationUnavailable) as refused:
             await transports.start(ADMINISTRATOR, THEIRS)
         assert refused.value.fields["layer"] == "limits"

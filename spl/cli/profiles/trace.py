@@ -16,7 +16,6 @@ from bwrap import host as hosts
 from bwrap.advice import Adviser
 from bwrap.library import is_name
 from bwrap.lint import lint_here
-from bwrap.needs import LEAST
 from bwrap.refusals import USUAL_CALLS
 from spl import hardening
 from spl.cli.options import common, examples
@@ -115,9 +114,6 @@ def trace_profile(
         trial = Trial(library, over, chosen, words, host, places, where)
         adviser = Adviser(over, library.draft, host, places)
         kept = [lines.show(os.path.abspath(path)) for path in read_only]
-        if over.limits.processes < LEAST["processes"][0]:
-            # A watched command has one more, for strace: what is too few for a run would be seen without it alone.
-            kept.append(lines.limit("processes", LEAST["processes"][0]))
         # What can never be confined is not run free for nothing.
         trial.prepared(kept)
         end_in_order()

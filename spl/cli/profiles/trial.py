@@ -88,7 +88,7 @@ def try_profile(
         host = hosts.examine()
         words = (program_of(command[0]), *command[1:])
         tracer = None if no_trace else strace.find()
-        prepared = _prepare(found, where, host, words, read_only, traced=tracer is not None)
+        prepared = _prepare(found, where, host, words, read_only)
         # Closed whatever happens, for an interrupt may come before it has begun.
         with closing(trying.run(prepared, strace=tracer, pool=pool_of(home))) as trial:
             tried = asyncio.run(trial)
@@ -119,8 +119,6 @@ def _prepare(
     host: Host,
     command: Sequence[str],
     read_only: Sequence[str],
-    *,
-    traced: bool,
 ) -> Prepared:
     places = places_of(home, hosted=host.shape is hosts.Shape.HOSTED)
     for breach in floor.breaches(found):
@@ -133,11 +131,6 @@ def _prepare(
         _say(f"also mounted, for this command: {', '.join(prepared.added)}")
     _say("nothing is checked here as it is before a run; this shows what the profile asks for")
     _say("Landlock is not used here: a command may execute files it is shown, and a worker may not")
-    if traced and host.shape is hosts.Shape.HOSTED:
-        more = (
-            ": enough here, too few for a run, which --no-trace shows" if found.limits.processes < 2 else ""
-        )
-        _say(f"strace runs under the command's uid, so the limit of processes is one higher{more}")
     return prepared
 
 
