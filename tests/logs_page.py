@@ -80,6 +80,14 @@ MEANINGS: Final[Mapping[str, str]] = {
     "running sandboxed": "A confined worker has its credential and begins",
     "running in process": "A run begins in the daemon itself",
     "sandboxed start refused": "A start was refused by a layer; nothing of it was left running",
+    "a layer of a standby worker changed": (
+        "It was confirmed once and is not now: something on the host changed it. Its start was refused, and it is gone"
+    ),
+    "a standby worker ended": "Killed by somebody, or for want of memory; another is made, each time after a longer while",
+    "no standby worker can be made": (
+        "Starts make their own, and are refused if they cannot either. It is tried again, at the most a minute apart, and "
+        "said once"
+    ),
     "run ended": "A run has its outcome",
     "the outcome cannot be written": "The log of records takes none: is the disk full? It is tried again",
     "a run ended without its outcome": "It is given one when the daemon starts again",
