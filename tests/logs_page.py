@@ -83,10 +83,12 @@ MEANINGS: Final[Mapping[str, str]] = {
     "a layer of a standby worker changed": (
         "It was confirmed once and is not now: something on the host changed it. Its start was refused, and it is gone"
     ),
-    "a standby worker ended": "Killed by somebody, or for want of memory; another is made, each time after a longer while",
+    "a standby worker ended": (
+        "Killed by somebody, or for want of memory. Another is made, each time after a longer while"
+    ),
     "no standby worker can be made": (
-        "Starts make their own, and are refused if they cannot either. It is tried again, at the most a minute apart, and "
-        "said once"
+        "Each start makes its own worker, and is refused if it cannot. It is tried again, a minute apart at the most, "
+        "and said once"
     ),
     "run ended": "A run has its outcome",
     "the outcome cannot be written": "The log of records takes none: is the disk full? It is tried again",

@@ -166,6 +166,8 @@ class Config:
         self.rules = Rules(now)
         self._newest: dict[tuple[str, str | None], Record] = {}
         self._tiers = dict(tiers.SHIPPED)
+        self.changed: Callable[[], None] = lambda: None
+        """Told of each decision on where and how runs start, once it is in force."""
 
     @classmethod
     async def follow(cls, store: Store, now: Callable[[], datetime]) -> Config:
@@ -197,6 +199,7 @@ class Config:
                 self._change_rule(record.body)
             elif isinstance(key := record.body.get(_KEYS[topic]) if topic in _KEYS else None, str | None):
                 self._newest[topic, key] = record
+                self.changed()
 
     def tier_of(self, actor: str, operator: str) -> Tier:
         """Give an actor's tier: only the instance's own operator is operator, and an unknown actor is trial."""

@@ -15,7 +15,6 @@ import structlog
 
 from bwrap.errors import LayerError
 from spl.errors import DaemonStopping, Internal, IsolationUnavailable, SplError, StoreUnavailable
-from spl.kernel.names import CONFIG, ENGINE
 from spl.kernel.outcome import Ending
 from spl.kernel.tiers import OPERATOR
 from spl.transports import in_process
@@ -33,7 +32,6 @@ if TYPE_CHECKING:
     from spl.kernel.runs import Run
     from spl.kernel.terms import Start, Terms
     from spl.kernel.usage import Place
-    from spl.records.record import Record
     from spl.transports.sandboxed import Sandbox, Worker
 
 LOOK_SECONDS: Final = 0.5
@@ -106,7 +104,7 @@ class Transports:
 
         Must be called on a thread that lives as long as the daemon does: they die with it, as every worker does.
         """
-        self._kernel.store.subscribe(self._reconfigured)
+        self._kernel.config.changed = self._standbys.look
         self._standbys.begin()
 
     def standby(self) -> Json:
@@ -326,10 +324,6 @@ class Transports:
             raise
         self.manned(stood_by)
         return run, worker
-
-    def _reconfigured(self, record: Record) -> None:
-        if record.kind == CONFIG and record.actor == ENGINE:
-            self._standbys.look()
 
     @contextlib.asynccontextmanager
     async def _refusing(self, terms: Terms) -> AsyncIterator[None]:
