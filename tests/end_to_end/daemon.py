@@ -91,7 +91,9 @@ class Daemon:
             ready = self.request("GET", "/v1/engine/health")["work_loop"]["standby"]["ready"]
             going = self.request("GET", "/v1/runs", state="running", limit=1000)["data"]
             sandboxed = [row for row in going if row["transport"] == "sandboxed"]
-            if ready == workers and len([*children(self.process.pid)]) == workers + len(sandboxed):
+            # Struck once nothing of it is left.
+            launches = [*(self.home / "run" / "workers").glob("start-*")]
+            if ready == workers and len(launches) == workers + len(sandboxed):
                 return
             assert time.monotonic() < until, f"{ready} of {workers} stand by after {SECONDS} s"
 

@@ -368,6 +368,29 @@ def test_one_that_dies_is_told_of_and_replaced_after_a_while() -> None:
         here.clock = 1.0
         here.standbys.look()
         await here.ready(2)
+        # Once one has served a start, the next that dies is news again.
+        assert await here.take()
+        here.standbys.look()
+        await here.ready(2)
+        process = here.shop.made[-1].confined
+        with capture_logs() as said:
+            process.end()
+            await here.settled()
+        assert [each["event"] for each in said] == ["a standby worker ended"]
+
+    standing_by(talk)
+
+
+def test_trouble_of_more_than_a_minute_ago_is_forgotten() -> None:
+    async def talk(here: Here) -> None:
+        here.shop.failing = NO_NETWORK
+        await here.settled()
+        with capture_logs() as said:
+            here.clock = 1.0 + 60.001
+            here.standbys.look()
+            await here.settled()
+        assert [each["event"] for each in said] == ["no standby worker can be made"]
+        assert here.standbys._troubles["worker"].until - here.clock == 1
 
     standing_by(talk)
 
@@ -406,8 +429,10 @@ def test_when_the_daemon_stops_none_is_left_and_none_is_given(moment: str) -> No
             here.shop.open.clear()
             await here.shop.begun.wait()
         await here.standbys.stop()
+        here.shop.open.set()
         here.standbys.look()
         await here.settled()
+        assert len(here.shop.made) == (2 if moment == "made" else 0)
         assert (here.standbys.ready, here.standbys._making) == (0, None)
         assert not any(each.confined.alive for each in here.shop.made)
         with pytest.raises(DaemonStopping):
