@@ -86,6 +86,9 @@ MEANINGS: Final[Mapping[str, str]] = {
     "a standby worker ended": (
         "Killed by somebody, or for want of memory. Another is made, each time after a longer while"
     ),
+    "something of a standby worker may be left": (
+        "It was killed, and its end could not be seen. The next daemon's start looks for it"
+    ),
     "no standby worker can be made": (
         "Each start makes its own worker, and is refused if it cannot. It is tried again, a minute apart at the most, "
         "and said once"

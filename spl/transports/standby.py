@@ -201,9 +201,15 @@ class Standbys:
         return standby.worker
 
     async def _discard(self, standbys: Sequence[_Standby], why: str) -> None:
+        """Have these go; one whose end cannot be seen stays in the ledger, for the next daemon to look for."""
         # None of them is given to a start once this has begun.
         workers = [self._let_go(each) for each in [*standbys]]
-        await asyncio.gather(*(worker.confined.stop(why) for worker in workers))
+        ended = await asyncio.gather(
+            *(worker.confined.stop(why) for worker in workers), return_exceptions=True
+        )
+        for worker, fault in zip(workers, ended, strict=True):
+            if isinstance(fault, Exception):
+                _log.error("something of a standby worker may be left", pid=worker.pid, error=str(fault))
 
     async def _make_room(self) -> None:
         """Have those go for which there is no room beside the runs, the newest first."""

@@ -441,6 +441,29 @@ def test_when_the_daemon_stops_none_is_left_and_none_is_given(moment: str) -> No
     standing_by(talk)
 
 
+def test_one_whose_end_cannot_be_seen_is_told_of_and_keeps_no_other_from_being_made() -> None:
+    async def talk(here: Here) -> None:
+        await here.ready(2)
+
+        async def unseen(_: str) -> Exit:
+            raise OSError("no descriptors")
+
+        for each in here.shop.made:
+            each.confined.stop = unseen  # type: ignore[method-assign, assignment]
+        with capture_logs() as said:
+            here.target = 0
+            here.standbys.look()
+            await here.ready(0)
+        assert [(each["event"], each["error"]) for each in said] == [
+            ("something of a standby worker may be left", "no descriptors")
+        ] * 2
+        here.target = 1
+        here.standbys.look()
+        await here.ready(1)
+
+    standing_by(talk)
+
+
 def test_a_host_that_can_have_no_workers_has_no_standbys() -> None:
     async def run() -> None:
         standbys = Standbys(NO_NETWORK, Admission(0, lambda: 10), lambda: 2, lambda: ["worker"])
