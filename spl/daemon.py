@@ -207,6 +207,7 @@ async def assemble(
         sandbox,
         credential_grace=settings.credential_grace_seconds,
         run_grace=settings.run_grace_seconds,
+        standby=lambda: settings.standby_workers if config.standby is None else config.standby,
     )
     daemon = Daemon(home, tcp.getsockname()[1], kernel, worker_path, transports, backups, groups, began)
     authenticator = Authenticator(
@@ -255,6 +256,7 @@ async def assemble(
     # After the runs, whose outcomes every watcher is still told, and before the listeners, which wait for its streams.
     stack.callback(watching.stop)
     stack.push_async_callback(transports.stop)
+    transports.stand_by()
     daemon.capacity = (await transports.room(config.profile, seconds=LOOK_SECONDS)).capacity
     garbage.settle()
     return daemon

@@ -95,6 +95,7 @@ class Daemon:
                 "tier_profiles": config.tier_profiles,
                 "permission_rules": len(config.rules.listed()),
                 **room.wire(),
+                "standby": self.transports.standby(),
                 **({"refused": room.refused.wire()} if room.refused else {}),
             },
             "isolation": {**self.transports.isolation.wire(), "cgroup": self.groups.wire()},

@@ -197,6 +197,14 @@ class Instruments:
             "spl_admission_available", "Sandboxed runs of the default profile that could be started now."
         )
         self.taken = self._gauge("spl_admission_used", "Places for sandboxed runs that are taken.")
+        self.standby = self._gauge("spl_standby_workers", "Confined workers that wait for a run.")
+        self.manned = self._labelled(
+            Counter,
+            "spl_sandboxed_starts",
+            "Sandboxed runs that have begun, by whether their worker stood by or was made for them.",
+            "worker",
+            product(("standby", "new")),
+        )
         self.workers = self._gauge("spl_workers", "Confined workers that are alive and have a run.")
         self.workers_memory = self._gauge(
             "spl_workers_resident_memory_bytes",
@@ -335,6 +343,7 @@ class Metrics:
         kernel.judged = self._judged
         kernel.broker.called = self._called
         transports.started = lambda transport, seconds: self._own.start_seconds.of(transport).observe(seconds)
+        transports.manned = lambda stood_by: self._own.manned.of("standby" if stood_by else "new").inc()
         transports.refused = lambda code: self._own.refused.of(code).inc()
 
     async def exposition(self, accept: str) -> tuple[bytes, str]:
@@ -355,6 +364,7 @@ class Metrics:
         own.capacity.set(room.capacity)
         own.available.set(room.available)
         own.taken.set(kernel.admission.taken)
+        own.standby.set(self._transports.standby()["ready"])
         workers = self._transports.workers()
         own.workers.set(len(workers))
         own.workers_memory.set(sum(worker["memory_bytes"] for worker in workers))

@@ -177,6 +177,13 @@ class Settings(BaseSettings):
         description="how many sandboxed runs may go on at once; unset, the host's memory decides, and "
         "`spl config set-capacity` goes before both",
     )
+    standby_workers: int = Field(
+        default=2,
+        ge=0,
+        le=64,
+        description="how many confined workers of each profile in use are made ahead of the runs that take them, some "
+        "6 MiB each; 0 makes none; `spl config set-standby` goes before it",
+    )
     worker_uids: Annotated[str, AfterValidator(_check_uids)] = Field(
         default="60600-60855",
         description="the uids that a root daemon's workers run as, one each: the first and the last",

@@ -80,6 +80,19 @@ MEANINGS: Final[Mapping[str, str]] = {
     "running sandboxed": "A confined worker has its credential and begins",
     "running in process": "A run begins in the daemon itself",
     "sandboxed start refused": "A start was refused by a layer; nothing of it was left running",
+    "a layer of a standby worker changed": (
+        "It was confirmed once and is not now: something on the host changed it. Its start was refused, and it is gone"
+    ),
+    "a standby worker ended": (
+        "Killed by somebody, or for want of memory. Another is made, each time after a longer while"
+    ),
+    "something of a standby worker may be left": (
+        "It was killed, and its end could not be seen. The next daemon's start looks for it"
+    ),
+    "no standby worker can be made": (
+        "Each start makes its own worker, and is refused if it cannot. It is tried again, a minute apart at the most, "
+        "and said once"
+    ),
     "run ended": "A run has its outcome",
     "the outcome cannot be written": "The log of records takes none: is the disk full? It is tried again",
     "a run ended without its outcome": "It is given one when the daemon starts again",

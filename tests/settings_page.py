@@ -103,6 +103,13 @@ TOPICS: Final[Mapping[str, tuple[str, str]]] = {
             "setting `admission_capacity` decides, or else the host's memory"
         ),
     ),
+    "standby_workers": (
+        "`workers`",
+        (
+            "how many [standby workers](confinement.md#standby-workers) of each profile in use there are to be, 0 to "
+            "64; with 0 there are none. `null` takes it back: the setting `standby_workers` decides"
+        ),
+    ),
 }
 
 REST: Final = """

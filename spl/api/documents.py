@@ -228,6 +228,13 @@ class Instance(Closed):
     home: NotRequired[str]
 
 
+class Standby(Closed):
+    """The workers that are made ahead of the runs that take them."""
+
+    target: Annotated[int, Field(ge=0, description="how many there are to be of each profile in use")]
+    ready: Annotated[int, Field(ge=0, description="how many there are, of all profiles")]
+
+
 class WorkLoop(Admission):
     """How runs are started."""
 
@@ -236,6 +243,7 @@ class WorkLoop(Admission):
     profile: str
     tier_profiles: Annotated[dict[str, str], Field(description="the profiles chosen for one tier alone")]
     permission_rules: Annotated[int, Field(ge=0, description="how many there are")]
+    standby: Standby
     refused: NotRequired[
         Annotated[
             LayerRefusal, Field(description="why nobody can be confined by the profile; the operator's alone")

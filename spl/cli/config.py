@@ -153,6 +153,33 @@ def unset_capacity(home: str | None, output: str | None) -> None:
     _write(home, output, {"topic": "admission_capacity", "capacity": None})
 
 
+@config.command(
+    "set-standby",
+    short_help="Choose how many workers stand by.",
+    epilog=examples("spl config set-standby 4", "spl config set-standby 0"),
+)
+@click.argument("workers", metavar="NUMBER", type=click.IntRange(0, 64))
+@common
+def set_standby(workers: int, home: str | None, output: str | None) -> None:
+    """Choose how many workers of each profile in use are made ahead of the runs that take them; with 0 none is.
+
+    Prints what the running daemon took.
+    """
+    _write(home, output, {"topic": "standby_workers", "workers": workers})
+
+
+@config.command(
+    "unset-standby", short_help="Let the settings decide again.", epilog=examples("spl config unset-standby")
+)
+@common
+def unset_standby(home: str | None, output: str | None) -> None:
+    """Let the daemon's settings decide again how many workers of each profile in use stand by.
+
+    Prints what the running daemon took.
+    """
+    _write(home, output, {"topic": "standby_workers", "workers": None})
+
+
 def _write(home: str | None, output: str | None, said: Json) -> Client:
     """Write a configuration record and print what is in force then; gives the client that did."""
     client = Client.locate(home)

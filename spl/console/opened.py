@@ -210,6 +210,7 @@ def _facts(body: Json) -> tuple[tuple[str, str], ...]:
         ("profile", f"{taken(body.get('profile'), 80)} {taken(body.get('profile_digest'), 80)}"),
         ("shape", taken(body.get("shape"))),
         ("pid, uid", f"{taken(body.get('pid'))}, {taken(body.get('uid'))}"),
+        ("confirmed", f"{taken(body.get('confirmed_at'))}, looked at again {taken(body.get('looked_at'))}"),
         ("bubblewrap", f"{taken(bubblewrap.get('version'))} {taken(bubblewrap.get('path'))}"),
         ("argv", taken(body.get("argv_digest"), 80)),
         ("filter", taken(body.get("filter_digest"), 80)),

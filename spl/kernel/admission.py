@@ -63,6 +63,10 @@ class Admission:
         """Give how many more runs of this size may be started now."""
         return self._room(each, ())
 
+    def fits(self, sizes: Sequence[int]) -> bool:
+        """Tell whether runs of these sizes could all be started now, whoever waits for a place."""
+        return not sizes or self._room(sizes[0], sizes[1:]) > 0
+
     @property
     def taken(self) -> int:
         """How many slots are taken, of any size."""

@@ -31,7 +31,10 @@ PROFILE = "worker"
 MOST_CAPACITY = 4096
 """The most sandboxed runs at once that anyone can ask for."""
 
-_PROFILE, _CAPACITY = "work_loop_profile", "admission_capacity"
+MOST_STANDBY = 64
+"""The most standby workers of one profile that anyone can ask for."""
+
+_PROFILE, _CAPACITY, _STANDBY = "work_loop_profile", "admission_capacity", "standby_workers"
 _ACTOR_TIER, _RULE = "actor_tier", "permission_rule"
 _RULE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 _MOST_PRIORITY = 1_000_000
@@ -65,6 +68,13 @@ def _check_capacity(body: dict[str, Any]) -> None:
     if said is not None and not _is_capacity(said):
         raise InvalidBody(f"'capacity' must be a whole number from 0 to {MOST_CAPACITY}, or null to set none")
     _check_fields(body, {"capacity"})
+
+
+def _check_standby(body: dict[str, Any]) -> None:
+    said = _field(body, "workers")
+    if said is not None and not _is_standby(said):
+        raise InvalidBody(f"'workers' must be a whole number from 0 to {MOST_STANDBY}, or null to set none")
+    _check_fields(body, {"workers"})
 
 
 def _check_actor_tier(body: dict[str, Any]) -> None:
@@ -104,6 +114,10 @@ def _is_capacity(said: object) -> bool:
     return type(said) is int and 0 <= said <= MOST_CAPACITY
 
 
+def _is_standby(said: object) -> bool:
+    return type(said) is int and 0 <= said <= MOST_STANDBY
+
+
 def _field(body: dict[str, Any], name: str) -> object:
     if name not in body:
         raise MissingField(f"the topic {body['topic']!r} needs the field {name!r}")
@@ -121,6 +135,7 @@ _TOPICS: dict[str, Callable[[dict[str, Any]], None]] = {
     "work_loop_transport_members": _check_transport,
     _PROFILE: _check_profile,
     _CAPACITY: _check_capacity,
+    _STANDBY: _check_standby,
     _ACTOR_TIER: _check_actor_tier,
     _RULE: _check_rule,
 }
@@ -151,6 +166,8 @@ class Config:
         self.rules = Rules(now)
         self._newest: dict[tuple[str, str | None], Record] = {}
         self._tiers = dict(tiers.SHIPPED)
+        self.changed: Callable[[], None] = lambda: None
+        """Told of each decision on where and how runs start, once it is in force."""
 
     @classmethod
     async def follow(cls, store: Store, now: Callable[[], datetime]) -> Config:
@@ -182,6 +199,7 @@ class Config:
                 self._change_rule(record.body)
             elif isinstance(key := record.body.get(_KEYS[topic]) if topic in _KEYS else None, str | None):
                 self._newest[topic, key] = record
+                self.changed()
 
     def tier_of(self, actor: str, operator: str) -> Tier:
         """Give an actor's tier: only the instance's own operator is operator, and an unknown actor is trial."""
@@ -223,6 +241,25 @@ class Config:
         """How many sandboxed runs may go on at once, if somebody said so."""
         said = self._said(_CAPACITY, "capacity")
         return said if isinstance(said, int) and _is_capacity(said) else None
+
+    @property
+    def standby(self) -> int | None:
+        """How many standby workers there are to be of each profile, if somebody said so."""
+        said = self._said(_STANDBY, "workers")
+        return said if isinstance(said, int) and _is_standby(said) else None
+
+    @property
+    def sandboxed_profiles(self) -> list[str]:
+        """The profiles that sandboxed runs starting now would be confined by, each once."""
+        going = {
+            tiers.OPERATOR: self.transport,
+            **dict.fromkeys(tiers.GIVEN, self.member_transport),
+        }
+        return list(
+            dict.fromkeys(
+                self.profile_of(tier) for tier, transport in going.items() if transport == SANDBOXED
+            )
+        )
 
     def _refuse_crowd(self, name: str, expression: str) -> None:
         sizes = {rule.name: len(rule.expression) for rule, _ in self.rules.listed()}

@@ -6,10 +6,12 @@ import asyncio
 import json
 import time
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 from bwrap.host import shape
 from bwrap.launch import launch
+from spl.kernel.names import instant
 from spl.kernel.outcome import Ending
 
 if TYPE_CHECKING:
@@ -37,7 +39,7 @@ class Sandbox:
         """Make one worker of a plan, confirmed and holding nothing yet; raises `bwrap.errors.LayerError`."""
         confined = await launch(plan, self.image, self.ledger, seconds=self.probe_seconds)
         # Its probe's own connection is older than this: only what it makes with its credential is younger.
-        return Worker(confined, time.monotonic())
+        return Worker(confined, time.monotonic(), _now())
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,11 +68,12 @@ class Isolation:
 
 
 class Worker:
-    """One confined process that serves one run."""
+    """One confined process that serves one run; `made_at` is of the monotonic clock, `confirmed_at` for people."""
 
-    def __init__(self, confined: Confined, made_at: float) -> None:
+    def __init__(self, confined: Confined, made_at: float, confirmed_at: str) -> None:
         self.confined = confined
         self._made_at = made_at
+        self._confirmed_at = confirmed_at
 
     @property
     def pid(self) -> int:
@@ -81,6 +84,15 @@ class Worker:
     def uid(self) -> int:
         """Its uid outside its namespaces."""
         return self.confined.process.uid
+
+    def look_again(self) -> dict[str, Any]:
+        """Look at every layer from outside once more; gives the receipt as it stands on record, with both times.
+
+        Raises `LayerError` for one that is not as it was claimed and confirmed any more; the worker is killed then.
+        """
+        self.confined.look_again()
+        times = {"confirmed_at": self._confirmed_at, "looked_at": _now()}
+        return {**self.confined.receipt.wire(), **times}
 
     def holder(self) -> Holder:
         """Give the test that a connection is this process's own.
@@ -118,3 +130,7 @@ class Worker:
             if not waiting.done():
                 waiting.cancel()
         return await self.confined.stop("stop", grace=grace)
+
+
+def _now() -> str:
+    return instant(datetime.now(UTC))

@@ -20,6 +20,7 @@ from spl.kernel.tiers import OPERATOR
 from spl.transports import in_process
 from spl.transports.plans import stopping
 from spl.transports.sandboxed import Isolation
+from spl.transports.standby import Standbys
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
@@ -61,21 +62,33 @@ class Transports:
 
     `sandbox` is what workers are made from, or the `LayerError` that says why none can be on this host: then every
     sandboxed start is refused by that layer. `credential_grace` is in seconds, beyond the run's wall clock.
-    `isolation` is what the last worker showed of this host.
+    `standby` gives how many standby workers there are to be of each profile that starts would use now, from
+    `stand_by` on. `isolation` is what the last worker showed of this host.
     """
 
     def __init__(
-        self, kernel: Kernel, sandbox: Sandbox | LayerError, *, credential_grace: float, run_grace: float
+        self,
+        kernel: Kernel,
+        sandbox: Sandbox | LayerError,
+        *,
+        credential_grace: float,
+        run_grace: float,
+        standby: Callable[[], int] = lambda: 0,
     ) -> None:
         self._kernel = kernel
         self._sandbox = sandbox
         self._credential_grace = credential_grace
         self._run_grace = run_grace
+        self._standbys = Standbys(
+            sandbox, kernel.admission, standby, lambda: kernel.config.sandboxed_profiles
+        )
         self.isolation = Isolation([])
         self.started: Callable[[str, float], None] = lambda *_: None
         """Told of each start: the transport, and the seconds until the loop goes on by itself."""
         self.refused: Callable[[str], None] = lambda _: None
         """Told of each start that came to nothing: the code of its error."""
+        self.manned: Callable[[bool], None] = lambda _: None
+        """Told of each sandboxed run that begins, whether its worker stood by."""
         self._runs: set[asyncio.Task[None]] = set()
         self._starts: set[asyncio.Task[Run]] = set()
         self._workers: dict[str, Worker] = {}
@@ -85,6 +98,18 @@ class Transports:
     def stopping(self) -> bool:
         """Whether nothing more is started, for the daemon is about to end."""
         return self._stopped.is_set()
+
+    def stand_by(self) -> None:
+        """Have the standby workers made and kept, where this host can have any.
+
+        Must be called on a thread that lives as long as the daemon does: they die with it, as every worker does.
+        """
+        self._kernel.config.changed = self._standbys.look
+        self._standbys.begin()
+
+    def standby(self) -> Json:
+        """Give how many standby workers there are to be of each profile in use, and how many there are in all."""
+        return {"target": self._standbys.target(), "ready": self._standbys.ready}
 
     async def start(self, principal: Principal, start: Start) -> Run:
         """Start a run; it goes on whatever becomes of the request that asked for it.
@@ -173,6 +198,7 @@ class Transports:
         self._stopped.set()
         for run in self._kernel.live.values():
             run.leave()
+        await self._standbys.stop()
         if not self._going():
             return
         _log.info("draining", runs=len(self._runs), starts=len(self._starts), seconds=seconds)
@@ -189,6 +215,7 @@ class Transports:
     async def stop(self) -> None:
         """End every run and wait until each has its outcome and no worker is left."""
         self._stopped.set()
+        await self._standbys.stop()
         # Not only once the starts have come to something: a worker that is being made may take its time. What was
         # being opened meanwhile is a run by then.
         while going := self._going():
@@ -214,7 +241,7 @@ class Transports:
     async def _start(self, terms: Terms, place: Place) -> Run:
         began = time.perf_counter()
         try:
-            with self._told():
+            with self._standbys.held_off(), self._told():
                 if terms.profile is None:
                     run = await self._in_process(terms, place)
                 else:
@@ -274,17 +301,29 @@ class Transports:
         return run
 
     async def _open(self, sandbox: Sandbox, plan: Plan, terms: Terms) -> tuple[Run, Worker]:
-        """Make a worker and open its run; a worker whose run cannot be opened is gone when this raises."""
-        worker = await sandbox.make(plan)
+        """Take or make a worker and open its run; a worker whose run cannot be opened is gone when this raises."""
+        worker, stood_by = await self._standbys.take(sandbox, plan, terms.actor, first=_first(terms))
         try:
             # The last moment at which a refusal leaves no trace but its own: with the anchor there is a run. What was
             # confirmed may be a while ago, and nothing is waited for between this look and the writing of the anchor.
-            worker.confined.look_again()
+            receipt = worker.look_again()
             self._refuse_late()
-            return await self._kernel.open(terms, worker.confined.receipt.wire()), worker
+            run = await self._kernel.open(terms, receipt)
+        except LayerError as error:
+            if stood_by:
+                _log.error(
+                    "a layer of a standby worker changed",
+                    pid=worker.pid,
+                    profile=plan.profile,
+                    **error.wire(),
+                )
+            await worker.confined.stop("never opened")
+            raise
         except BaseException:
             await worker.confined.stop("never opened")
             raise
+        self.manned(stood_by)
+        return run, worker
 
     @contextlib.asynccontextmanager
     async def _refusing(self, terms: Terms) -> AsyncIterator[None]:
@@ -317,6 +356,7 @@ class Transports:
             place.release()
             if slot is not None:
                 slot.release()
+            self._standbys.look()
         try:
             await self._conclude(run, ending)
         except StoreUnavailable as error:

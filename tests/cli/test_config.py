@@ -91,6 +91,8 @@ def test_set_transport_writes_one_record_and_prints_what_the_daemon_took(
         ),
         (("set-capacity", "3"), {"topic": "admission_capacity", "capacity": 3}),
         (("unset-capacity",), {"topic": "admission_capacity", "capacity": None}),
+        (("set-standby", "3"), {"topic": "standby_workers", "workers": 3}),
+        (("unset-standby",), {"topic": "standby_workers", "workers": None}),
     ],
 )
 def test_a_choice_is_one_record_and_what_the_daemon_took_is_printed(
@@ -173,6 +175,7 @@ def test_what_lint_says_of_a_profile_that_was_chosen_is_told_on_standard_error(
         ("set-capacity", "-1"),
         ("set-capacity", "4097"),
         ("set-capacity", "many"),
+        ("set-standby", "65"),
     ],
 )
 def test_a_choice_that_cannot_be_is_not_written(spl: Spl, daemon: Daemon, command: tuple[str, ...]) -> None:

@@ -69,6 +69,8 @@ TABLE = [
     Row("config unset-profile", None, ScopeDenied),
     Row("config set-capacity 1", None, ScopeDenied),
     Row("config unset-capacity", None, ScopeDenied),
+    Row("config set-standby 1", None, ScopeDenied),
+    Row("config unset-standby", None, ScopeDenied),
     Row("config set-tier paid --max-turns 3", None, ScopeDenied),
     Row("config set-actor-tier did:sync:user:x paid", None, ScopeDenied),
     Row("config unset-actor-tier did:sync:user:x", None, ScopeDenied),

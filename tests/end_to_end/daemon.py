@@ -10,6 +10,7 @@ import signal
 import socket
 import subprocess
 import threading
+import time
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
@@ -81,6 +82,20 @@ class Daemon:
         """Give the bodies of a thread's records, of one kind if named."""
         query = {"thread": thread, "kind": kind, "limit": 1000}
         return [each["body"] for each in self.client.request("GET", "/v1/records", query=query)["data"]]
+
+    def set_standby(self, workers: int) -> None:
+        """Have so many workers stand by, and wait until they do and the daemon has none but them and its runs'."""
+        self.configure(topic="standby_workers", workers=workers)
+        until = time.monotonic() + SECONDS
+        while True:
+            ready = self.request("GET", "/v1/engine/health")["work_loop"]["standby"]["ready"]
+            going = self.request("GET", "/v1/runs", state="running", limit=1000)["data"]
+            sandboxed = [row for row in going if row["transport"] == "sandboxed"]
+            # Struck once nothing of it is left.
+            launches = [*(self.home / "run" / "workers").glob("start-*")]
+            if ready == workers and len(launches) == workers + len(sandboxed):
+                return
+            assert time.monotonic() < until, f"{ready} of {workers} stand by after {SECONDS} s"
 
     def worker_pid(self, thread: str) -> int:
         """Give the pid that the log names for a sandboxed run."""
@@ -245,6 +260,14 @@ def _end(process: subprocess.Popen[str]) -> None:
     except subprocess.TimeoutExpired:
         process.kill()
         process.wait()
+
+
+def children(pid: int) -> Iterator[int]:
+    """Give the pids of a process's children, zombies too (proc(5))."""
+    with contextlib.suppress(FileNotFoundError, ProcessLookupError):
+        for task in os.listdir(f"/proc/{pid}/task"):
+            with open(f"/proc/{pid}/task/{task}/children") as file:
+                yield from map(int, file.read().split())
 
 
 def wait_until_gone(pid: int, pidfd: int | None = None) -> None:

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from bwrap.uids import Pool
 from spl.errors import IsolationUnavailable
+from tests.end_to_end.daemon import children
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -60,7 +61,7 @@ def soak(daemon: Daemon, runs: int, kills: int, seed: int) -> Figures:
     daemon.set_transport("sandboxed")
     first = _run(daemon)  # what a daemon loads on first use, and keeps
     (figures.receipt,) = daemon.bodies(first, "core.work.isolation.v1")
-    figures.before = _at_rest(daemon) | {OWNED: Counter(owned(*UIDS))}
+    figures.before = at_rest(daemon) | {OWNED: Counter(owned(*UIDS))}
     figures.memory.append(memory(daemon))
     for number in range(runs):
         _run(daemon)
@@ -88,7 +89,7 @@ def _kill(daemon: Daemon, chance: random.Random) -> str:
         starting = other.submit(daemon.start)
         monitor = None
         while monitor is None and not starting.done():
-            monitor = next(_children(daemon.process.pid), None)
+            monitor = next(children(daemon.process.pid), None)
         with contextlib.suppress(ProcessLookupError, FileNotFoundError):
             if monitor is not None:
                 _kill_family(monitor, chance)
@@ -111,7 +112,7 @@ def _kill_family(monitor: int, chance: random.Random) -> None:
     try:
         # It may end by itself before that.
         select.select([pidfd], [], [], chance.uniform(0, _RUN_SECONDS))
-        for child in [*_children(monitor)][: chance.randrange(2)]:
+        for child in [*children(monitor)][: chance.randrange(2)]:
             os.kill(child, signal.SIGKILL)
             return
         signal.pidfd_send_signal(pidfd, signal.SIGKILL)
@@ -158,17 +159,26 @@ def owned(first: int, last: int) -> Iterator[str]:
             yield f"key {row}"
 
 
-def _at_rest(daemon: Daemon) -> dict[str, Counter[str]]:
-    """Look until one look is as the one before, with a request between: its last connection may be closing still."""
+def at_rest(daemon: Daemon) -> dict[str, Counter[str]]:
+    """Look until one look is as the one before, with a request between: its last connection may be closing still.
+
+    No worker stands by while it is looked, and some do from then on.
+    """
+    daemon.set_standby(0)
     before = None
     while (now := holdings(daemon)) != before:
         before = now
         daemon.request("GET", "/v1/engine/health")
+    daemon.configure(topic="standby_workers", workers=None)
     return now
 
 
 def settled(daemon: Daemon, before: dict[str, Counter[str]]) -> dict[str, Counter[str]]:
-    """Look again for as long as the daemon has not yet seen its last connections close, which each request lets it."""
+    """Look again for as long as the daemon has not yet seen its last connections close, which each request lets it.
+
+    No worker stands by from then on.
+    """
+    daemon.set_standby(0)
     after = holdings(daemon)
     for _ in range(_SETTLING):
         if after.items() <= before.items():
@@ -180,7 +190,7 @@ def settled(daemon: Daemon, before: dict[str, Counter[str]]) -> dict[str, Counte
 
 def _processes(pid: int) -> Iterator[str]:
     """Name all that descends from a process, zombies too, and all that runs under the soak's uids."""
-    for child in _children(pid):
+    for child in children(pid):
         yield f"{child} of {pid}"
         yield from _processes(child)
     for name in filter(str.isdigit, os.listdir("/proc")):
@@ -191,19 +201,12 @@ def _processes(pid: int) -> Iterator[str]:
 
 def workers(daemon: Daemon) -> int:
     """Give how many workers a daemon has now, by their monitors."""
-    return sum(1 for _ in _children(daemon.process.pid))
+    return sum(1 for _ in children(daemon.process.pid))
 
 
 def descriptors(daemon: Daemon) -> int:
     """Give how many descriptors a daemon holds."""
     return len(os.listdir(f"/proc/{daemon.process.pid}/fd"))
-
-
-def _children(pid: int) -> Iterator[int]:
-    with contextlib.suppress(FileNotFoundError, ProcessLookupError):
-        for task in os.listdir(f"/proc/{pid}/task"):
-            for line in _lines(f"/proc/{pid}/task/{task}/children"):
-                yield from map(int, line.split())
 
 
 def _descriptors(pid: int) -> Iterator[str]:

@@ -139,7 +139,7 @@ def load(daemon: Daemon, members: int, runs: int, capacity: int) -> Figures:
     figures.own = [
         daemon.finish(daemon.start(**who)["thread"])["thread"] for who in ({"actor": SOMEBODY}, {})
     ]
-    figures.before, figures.memory = leaks.holdings(daemon), (leaks.memory(daemon), 0)
+    figures.before, figures.memory = leaks.at_rest(daemon), (leaks.memory(daemon), 0)
     began = threading.Barrier(members + 1)
     with watched(daemon, figures), ThreadPoolExecutor(members) as pool:
         clients = [

@@ -126,7 +126,9 @@ def test_a_start_past_the_ceiling_is_refused_with_both_numbers_and_starts_no_pro
     shape: Shape, home: Path
 ) -> None:
     prefix = planted(shape, home, ONE)
-    with shape.as_root_first().daemon(home, *endless(home), prefix=prefix) as daemon:
+    # What stands by is started as well, and none of a start's.
+    environment = {"SPL_STANDBY_WORKERS": "0"}
+    with shape.as_root_first().daemon(home, *endless(home), prefix=prefix, **environment) as daemon:
         daemon.set_transport("sandboxed")
         assert places(daemon) == (1, 1)
         before = started(home)

@@ -15,6 +15,7 @@ from tests.end_to_end.daemon import wait_until_gone
 from tests.end_to_end.faults import become
 from tests.end_to_end.test_isolation import status
 from tests.end_to_end.test_stop import stop
+from tests.end_to_end.test_swept import ALONE
 
 if TYPE_CHECKING:
     from tests.end_to_end.daemon import Daemon, Shape
@@ -40,7 +41,7 @@ def test_a_run_has_a_group_of_its_own_which_ends_with_it_or_with_the_next_daemon
     with delegated(shape.uid) as root:
         prefix = [*root.prefix(), *become(shape)]
         as_root = shape.as_root_first()
-        with as_root.daemon(home, "--provider", provider, prefix=prefix) as daemon:
+        with as_root.daemon(home, "--provider", provider, prefix=prefix, **ALONE) as daemon:
             told = daemon.request("GET", "/v1/engine/health")["isolation"]["cgroup"]
             assert (told["delegated"], told["controllers"], told["kill"]) == (True, root.controllers, True)
             lacking = [
@@ -73,10 +74,12 @@ def test_a_run_has_a_group_of_its_own_which_ends_with_it_or_with_the_next_daemon
             os.close(pidfd)
             assert len(root.groups()) == 2
 
-        with as_root.daemon(home, "--provider", provider, prefix=prefix) as daemon:
+        with as_root.daemon(home, "--provider", provider, prefix=prefix, **ALONE) as daemon:
             assert root.groups() == ["daemon"]
             assert own(daemon.process.pid) == f"{root.path}/daemon"
             start(daemon)
+            daemon.set_standby(1)
+            assert len(root.groups()) == 3
             assert daemon.stop() == 0
             assert root.groups() == ["daemon"]
 

@@ -50,7 +50,7 @@ def daemon(request: pytest.FixtureRequest, world_readable: Installation) -> Iter
 def untouched(daemon: Daemon) -> dict[str, Any]:
     """Give what the daemon holds with no run going on."""
     suffer(daemon, "nothing")  # what is loaded on first use, and kept
-    return leaks.holdings(daemon)
+    return leaks.at_rest(daemon)
 
 
 @pytest.fixture(scope="module", autouse=True)

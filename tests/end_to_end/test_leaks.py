@@ -28,7 +28,9 @@ def test_after_fifty_runs_and_five_that_were_killed_everything_is_as_it_was(shap
 def test_a_hosted_run_leaves_nothing_that_its_uid_owns_and_its_uid_free(hosted: Shape, home: Path) -> None:
     with hosted.daemon(home, **leaks.SETTING) as daemon:
         daemon.set_transport("sandboxed")
+        daemon.set_standby(1)
         row = daemon.finish(daemon.start()["thread"])
+        daemon.set_standby(0)
         (receipt,) = daemon.bodies(row["thread"], "core.work.isolation.v1")
 
         uid = receipt["uid"]

@@ -159,6 +159,7 @@ def test_a_profile_below_the_floor_is_refused_when_it_is_chosen_and_when_it_fall
             assert len(refusals) == count
             assert (refusals[-1]["layer"], refusals[-1]["profile"]) == (layer, "own")
         assert daemon.request("GET", "/v1/runs")["data"] == []
+        daemon.set_standby(0)
         assert list((home / "run" / "workers").iterdir()) == []
         assert daemon.request("GET", "/v1/engine/health")["work_loop"]["refused"]["layer"] == layer
 

@@ -49,6 +49,7 @@ def stopped(daemon: Daemon, thread: str, worker: int | None) -> dict[str, Any]:
     assert (outcome["state"], outcome["outcome"], outcome["success"]) == ("stopped", "cancelled", False)
     assert outcome["summary"] == f"Stopped by {outcome['stopped_by']}."
     assert outcome["stopped_by"].startswith("did:sync:user:")
+    daemon.set_standby(0)
     # Neither a process nor a zombie, of the worker or of what watched over it.
     assert worker is None or not os.path.exists(f"/proc/{worker}")
     daemons = daemon.process.pid

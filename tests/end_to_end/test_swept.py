@@ -32,6 +32,9 @@ if sys.argv[1] == "--args" and os.path.exists({told!r}):
 os.execv({real!r}, ["bwrap", *sys.argv[1:]])
 """
 
+ALONE = {"SPL_STANDBY_WORKERS": "0"}
+"""A daemon whose runs' workers are the only ones it has."""
+
 
 @pytest.mark.claim("I13")
 def test_what_a_dead_daemon_left_running_is_killed_and_logged_when_the_next_one_starts(
@@ -44,7 +47,8 @@ def test_what_a_dead_daemon_left_running_is_killed_and_logged_when_the_next_one_
         path.chmod(0o755)
     prefix = [*in_mounts(f"mount --bind {fake} /usr/bin/bwrap"), *become(shape)]
     with contextlib.ExitStack() as stack:
-        with shape.as_root_first().daemon(home, prefix=prefix) as daemon, ThreadPoolExecutor(1) as other:
+        first = shape.as_root_first().daemon(home, prefix=prefix, **ALONE)
+        with first as daemon, ThreadPoolExecutor(1) as other:
             daemon.set_transport("sandboxed")
             choose(daemon, "strict")
             os.mkfifo(told)
@@ -62,7 +66,7 @@ def test_what_a_dead_daemon_left_running_is_killed_and_logged_when_the_next_one_
         assert not select.select([pidfd], [], [], 0)[0], "it died with its daemon"
         assert list((home / "run" / "workers").iterdir())
 
-        with shape.daemon(home) as daemon:
+        with shape.daemon(home, **ALONE) as daemon:
             wait_until_gone(pid, pidfd)
             swept = json.loads(daemon.log.wait_for("killed workers of an earlier daemon"))
             assert swept["pids"] == [pid]

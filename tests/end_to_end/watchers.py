@@ -66,6 +66,7 @@ def watch(daemon: Daemon, watchers: int, records: int, large: int) -> Figures:
     """Have so many watch while records are written; then as many more that read nothing while large ones are."""
     figures = Figures(watchers, told=records, large=large)
     _write(daemon, "first")
+    daemon.set_standby(0)
     before = leaks.holdings(daemon)["descriptors"]
     figures.before = leaks.memory(daemon)
     with _watching(daemon, watchers) as readers, selectors.DefaultSelector() as selector:

@@ -53,6 +53,7 @@ _CONFIGURATION: tuple[Shape, ...] = (
     },
     {"topic": '"actor_tier"', "actor": '"did:sync:user:mia"', "tier": '"paid"'},
     {"topic": '"admission_capacity"', "capacity": "1"},
+    {"topic": '"standby_workers"', "workers": "1"},
 )
 _TIER = {"kind": '"core.engine.tier.v1"', "tier": '"trial"', "max_turns": "4", "wall_clock_secs": "100",
          "token_budget": "1000", "default_budget_usd": "0.1", "daily_cost_usd": "1", "daily_runs": "9",

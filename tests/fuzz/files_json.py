@@ -133,6 +133,7 @@ def _body(random: Random) -> dict[str, Any]:
         {"kind": config, "topic": "work_loop_transport_members", "transport": transport},
         {"kind": config, "topic": "work_loop_profile", "profile": profile, "tier": tier},
         {"kind": config, "topic": "admission_capacity", "capacity": capacity},
+        {"kind": config, "topic": "standby_workers", "workers": capacity},
         {"kind": config, "topic": "actor_tier", "actor": actor, "tier": tier},
         {
             "kind": config, "topic": "permission_rule", "name": random.choice(("a", "b", "", 1, "a\n", "x" * 65)),

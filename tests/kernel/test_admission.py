@@ -58,6 +58,25 @@ def test_runs_of_different_profiles_fill_half_of_the_memory_together() -> None:
     assert admission.available(GIB) == 3
 
 
+@pytest.mark.claim("A1")
+def test_what_fits_beside_the_runs_is_told_for_all_sizes_together_and_takes_no_place() -> None:
+    admission = Admission(12, lambda: None)
+    admission.take(2, ANA)
+    for sizes, fits in (
+        ([], True),
+        ([4], True),
+        ([1, 3], True),
+        ([3, 1], True),
+        ([5], False),
+        ([2, 3], False),
+    ):
+        assert admission.fits(sizes) is fits, sizes
+    assert admission.taken == 1
+    few = Admission(0, lambda: 3)
+    few.take(2, ANA)
+    assert (few.fits([9, 9]), few.fits([1, 1, 1])) == (True, False)
+
+
 @pytest.mark.claim("A1", "A2")
 def test_a_start_past_the_ceiling_is_refused_with_both_numbers() -> None:
     admission = fixed(2)

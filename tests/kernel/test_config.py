@@ -15,7 +15,8 @@ from spl.records.record import Draft
 from spl.records.sqlite import SqliteStore
 from tests.kernel.instance import MEMBERS, OPERATOR, TRANSPORT, instance, today
 
-PROFILE, CAPACITY, RULE = "work_loop_profile", "admission_capacity", "permission_rule"
+PROFILE, CAPACITY, STANDBY = "work_loop_profile", "admission_capacity", "standby_workers"
+RULE = "permission_rule"
 A_RULE: dict[str, object] = {"name": "r", "action": "deny", "priority": 1, "expression": "true"}
 
 if TYPE_CHECKING:
@@ -163,6 +164,38 @@ def test_the_newest_capacity_is_in_force_and_can_be_taken_back(tmp_path: Path) -
     asyncio.run(run())
 
 
+def test_the_newest_number_of_standbys_is_in_force_and_whoever_follows_is_told_of_each_decision(
+    tmp_path: Path,
+) -> None:
+    async def run() -> None:
+        async with instance(tmp_path) as here:
+            config, told = here.kernel.config, list[int | None]()
+            assert config.standby is None
+            config.changed = lambda: told.append(config.standby)
+            for number in (5, 0, 64, None):
+                await here.say(topic=STANDBY, workers=number)
+            assert told == [5, 0, 64, None]
+
+    asyncio.run(run())
+
+
+def test_the_profiles_of_sandboxed_runs_are_those_of_the_tiers_whose_runs_are(tmp_path: Path) -> None:
+    async def run() -> None:
+        async with instance(tmp_path) as here:
+            config = here.kernel.config
+            assert config.sandboxed_profiles == ["worker"]
+            await here.say(topic=PROFILE, profile="strict", tier="operator")
+            assert config.sandboxed_profiles == ["worker"]
+            await here.configure(TRANSPORT, "sandboxed")
+            assert config.sandboxed_profiles == ["strict", "worker"]
+            await here.say(topic=PROFILE, profile="small", tier="paid")
+            assert sorted(config.sandboxed_profiles) == ["small", "strict", "worker"]
+            await here.configure(MEMBERS, "in_process")
+            assert config.sandboxed_profiles == ["strict"]
+
+    asyncio.run(run())
+
+
 def test_a_profile_and_a_capacity_are_in_force_after_a_restart_too(tmp_path: Path) -> None:
     async def run() -> None:
         async with instance(tmp_path) as here:
@@ -204,9 +237,11 @@ def test_a_profile_or_capacity_in_an_old_log_that_could_not_be_written_now_says_
             {"topic": PROFILE, "profile": profile},
             {"topic": PROFILE, "profile": "strict", "tier": [value]},
             {"topic": CAPACITY, "capacity": value if value != 7 else "7"},
+            {"topic": STANDBY, "workers": value if value != 7 else 65},
         ):
             await store.append([Draft(CONFIG_THREAD, ENGINE, "LEARN", {"kind": CONFIG, **body})])
         assert (config.profile, config.tier_profiles, config.capacity) == ("worker", {}, None)
+        assert config.standby is None
         await store.close()
 
     asyncio.run(run())
@@ -468,6 +503,10 @@ def test_all_expressions_together_may_be_so_long_and_one_can_still_be_replaced_b
         ({"topic": CAPACITY, "capacity": 2.0}, InvalidBody),
         ({"topic": CAPACITY, "capacity": "2"}, InvalidBody),
         ({"topic": CAPACITY, "capacity": 2, "tier": "trial"}, InvalidBody),
+        ({"topic": STANDBY}, MissingField),
+        ({"topic": STANDBY, "workers": 65}, InvalidBody),
+        ({"topic": STANDBY, "workers": True}, InvalidBody),
+        ({"topic": STANDBY, "workers": 2, "profile": "worker"}, InvalidBody),
     ],
 )
 def test_a_body_that_configures_nothing_is_refused(body: dict[str, Any], error: type[SplError]) -> None:

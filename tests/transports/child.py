@@ -13,9 +13,9 @@ from pathlib import Path
 import pytest
 
 from spl.hardening import protect
-from tests.transports import flights, starts
+from tests.transports import flights, standing, starts
 
-PLAYS = {**vars(starts), **vars(flights)}
+PLAYS = {**vars(starts), **vars(flights), **vars(standing)}
 
 
 def main() -> None:

@@ -20,7 +20,7 @@ ORDINARY = 12346
 
 @pytest.fixture(scope="module", params=["same-user", "hosted"])
 def play(request: pytest.FixtureRequest, world_readable: Installation) -> Iterator[Callable[..., None]]:
-    """Give, for each shape in turn, what plays a function of starts.py or flights.py here by its name."""
+    """Give, for each shape in turn, what plays a function of starts.py, flights.py or standing.py by its name."""
     if request.param == "hosted" and os.getuid() != 0:
         pytest.skip("the hosted shape needs root")
     other = ORDINARY if request.param == "same-user" and os.getuid() == 0 else None

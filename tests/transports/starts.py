@@ -173,6 +173,7 @@ async def granted(tmp_path: Path, patch: Patch) -> None:
         "port": 0,
         "provider": scripts.write(tmp_path / "script", *scripts.endless()),
         "credential_grace_seconds": 7,
+        "standby_workers": 0,
     }
     async with AsyncExitStack() as stack:
         daemon = await assemble(load(flags, {}), stack, asyncio.Event())

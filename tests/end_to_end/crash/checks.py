@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from spl.records.record import record_id
 from tests.end_to_end import leaks
-from tests.end_to_end.daemon import wait_until_gone
+from tests.end_to_end.daemon import children, wait_until_gone
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -117,16 +117,20 @@ def nothing_left(namespace: str, uids: range, but: set[int], folder: Path) -> No
 
 
 def no_child(daemon: Daemon) -> None:
-    """Check that a daemon has no child, a zombie neither; what ends by itself, as a backup does, is waited for."""
-    for pid in leaks._children(daemon.process.pid):
+    """Check that a daemon has no child, a zombie neither; what ends by itself, as a backup does, is waited for.
+
+    No worker stands by from then on.
+    """
+    daemon.set_standby(0)
+    for pid in children(daemon.process.pid):
         wait_until_gone(pid)
-    children: list[int] = []
+    left: list[int] = []
     for _ in range(_LOOKS):
-        children = [*leaks._children(daemon.process.pid)]
-        if not children:
+        left = [*children(daemon.process.pid)]
+        if not left:
             break
         daemon.request("GET", "/v1/engine/health")  # which lets it see that the child has ended
-    assert children == [], f"children of the daemon that are left: {[*map(_command, children)]}"
+    assert left == [], f"children of the daemon that are left: {[*map(_command, left)]}"
 
 
 def clean(lines: list[str]) -> None:

@@ -10,8 +10,7 @@ import subprocess
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from tests.end_to_end import leaks
-from tests.end_to_end.daemon import SECONDS
+from tests.end_to_end.daemon import SECONDS, children
 
 if TYPE_CHECKING:
     import random
@@ -162,7 +161,7 @@ def _kill_workers(scene: Scene) -> None:
             pidfd = os.pidfd_open(monitor)
             try:
                 scene.moment(pidfd)
-                family = [monitor, *leaks._children(monitor)]
+                family = [monitor, *children(monitor)]
                 pid = scene.chance.choice(family)
                 if scene.chance.randrange(2):
                     os.kill(pid, signal.SIGSTOP)
@@ -174,7 +173,7 @@ def _kill_workers(scene: Scene) -> None:
 
 def _monitors(scene: Scene) -> Iterator[int]:
     while scene.daemon.process.poll() is None:
-        yield from leaks._children(scene.daemon.process.pid)
+        yield from children(scene.daemon.process.pid)
 
 
 # --- the disk ---

@@ -239,6 +239,7 @@ class World:
         checks.nothing_left(
             self.disk.namespace, self.uids, {self.disk.holder, daemon.process.pid}, daemon.home / "run"
         )
+        daemon.configure(topic="standby_workers", workers=None)
         checks.idle(daemon, self.told)
 
     def gone(self) -> None:
