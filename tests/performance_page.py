@@ -67,7 +67,7 @@ def _lines(lines: Iterable[str]) -> str:
 
 
 def _row(row: Json) -> str:
-    met = {True: "yes", False: "**no**", None: "" if row["goal"] is None else "not measured"}[row["met"]]
+    met = {True: "yes", False: "**no**", None: ""}[row["met"]]
     cells = [
         f"`{row['name']}`",
         row["what"],

@@ -64,7 +64,7 @@ class Options:
         given: dict[str, Any] = {"home": home, "port": 0, "provider": provider}
         if self.verdicts:
             given["admission_capacity"] = _RUNS_AT_ONCE
-        if self.standby_workers is not None and "standby_workers" in Settings.model_fields:
+        if self.standby_workers is not None:
             given["standby_workers"] = self.standby_workers
         return load(given, {})
 

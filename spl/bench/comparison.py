@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Final
 from spl import __version__
 from spl.bench import floors, processes
 from spl.bench.apparatus import WHOLE
-from spl.bench.rows import F2, F3, NO_STANDBY, Measured, rounded
+from spl.bench.rows import F2, F3, Measured, rounded
 from spl.bench.starts import Starts
 from spl.errors import HostRefused
 
@@ -62,7 +62,7 @@ def measure(bench: Apparatus) -> list[Json]:
     for each in contenders:
         each.reason = each.reason or _refused(each.command, environ)
     cold = Starts(bench.cold)
-    kinds = {"cold": cold} if NO_STANDBY else {"cold": cold, "warm": Starts(bench.warm)}
+    kinds = {"cold": cold, "warm": Starts(bench.warm)}
     for _ in bench.times("comparison", _ROUNDS if bench.size is WHOLE else _QUICK_ROUNDS):
         for each in contenders:
             if each.reason is None:

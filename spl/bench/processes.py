@@ -133,9 +133,9 @@ class Daemon:
         """
         began = time.monotonic()
         while True:
-            kept = self.health()["work_loop"].get("standby")
+            kept = self.health()["work_loop"]["standby"]
             waited = time.monotonic() - began
-            if kept is None or kept["ready"] >= min(kept["target"], self._standbys):
+            if kept["ready"] >= min(kept["target"], self._standbys):
                 return
             if kept["ready"] and waited > _STANDBY_SECONDS:
                 self._standbys = kept["ready"]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import math
 import statistics
 from dataclasses import dataclass
@@ -16,17 +15,13 @@ Json = dict[str, Any]
 MILLION: Final = "10^6"
 """Records of the long log, when all is measured."""
 
-NO_STANDBY: Final = (
-    None if importlib.util.find_spec("spl.transports.standby") else "there are no standby workers yet"
-)
-
 
 @dataclass(frozen=True, slots=True)
 class Goal:
     """A row before it is measured: what it is of, in which unit, and the limit it is held to.
 
     With a `floor`, the name of what it is divided by, the limit is of that ratio; without, of the value. Without a
-    limit it is a figure to know, and no goal. `reason` says why it cannot be measured at all.
+    limit it is a figure to know, and no goal.
     """
 
     what: str
@@ -34,7 +29,6 @@ class Goal:
     limit: float | None = None
     floor: str | None = None
     at_least: bool = False
-    reason: str | None = None
 
     @property
     def text(self) -> str:
@@ -73,13 +67,9 @@ GOALS: Final[Mapping[str, Goal]] = {
     "cold-start": Goal(
         "a start: its connection accepted, every layer confirmed, credential written", "ms", 1.6, "F3"
     ),
-    "warm-start": Goal("the same of a start that takes a standby worker", "ms", 0.2, "F3", reason=NO_STANDBY),
+    "warm-start": Goal("the same of a start that takes a standby worker", "ms", 0.2, "F3"),
     "first-model-call": Goal(
-        "from a warm start's connection to its run's first model call at the broker",
-        "ms",
-        0.5,
-        "F3",
-        reason=NO_STANDBY,
+        "from a warm start's connection to its run's first model call at the broker", "ms", 0.5, "F3"
     ),
     "judgment": Goal(
         "a verdict, call and verdict durable first, one confined run proposing", "ms", 2.5, "F4"
@@ -121,27 +111,22 @@ def shown_name(name: str, goal: Goal, many: str) -> str:
     return name if "{many}" not in goal.what or many == MILLION else f"{name}-{many}"
 
 
-def row(name: str, goal: Goal, measured: Measured | None, *, many: str) -> Json:
-    """Give a row as the document has it; one that could not be measured has no value, and neither met nor missed."""
-    ratio = None
-    if measured is not None and measured.floor is not None:
-        ratio = measured.value / measured.floor
-    held = None
-    if measured is not None:
-        held = measured.value if goal.floor is None else ratio
+def row(name: str, goal: Goal, measured: Measured, *, many: str) -> Json:
+    """Give a row as the document has it."""
+    ratio = None if measured.floor is None else measured.value / measured.floor
+    held = measured.value if goal.floor is None else ratio
     met = None
     if held is not None and goal.limit is not None:
-        met = held >= goal.limit if goal.at_least else held <= goal.limit
-        met = met and (measured is None or measured.short is None)
-    reason = goal.reason if measured is None else measured.short or measured.note
+        met = (held >= goal.limit if goal.at_least else held <= goal.limit) and measured.short is None
+    reason = measured.short or measured.note
     return {
         "name": shown_name(name, goal, many),
         "what": goal.what.format(many=many),
-        "value": rounded(None if measured is None else measured.value),
+        "value": rounded(measured.value),
         "unit": goal.unit,
-        "p95": rounded(None if measured is None else measured.p95),
-        "samples": measured.samples if measured is not None else 0,
-        "floor": rounded(None if measured is None else measured.floor),
+        "p95": rounded(measured.p95),
+        "samples": measured.samples,
+        "floor": rounded(measured.floor),
         "ratio": rounded(ratio),
         "goal": goal.text or None,
         "met": met,

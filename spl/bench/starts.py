@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from spl.bench import floors
 from spl.bench.apparatus import MS
-from spl.bench.rows import F1, F2, F3, NO_STANDBY, PHASES, Measured
+from spl.bench.rows import F1, F2, F3, PHASES, Measured
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -65,8 +65,8 @@ def measure(bench: Apparatus) -> dict[str, Measured]:
     took: dict[str, list[float]] = {name: [] for name in (*bench.floors, "sandboxed", "in process")}
     launches: list[list[int]] = []
     cold = Starts(bench.cold)
-    kinds = [cold] if NO_STANDBY else [cold, Starts(bench.warm)]
-    for kind in kinds:
+    warm = Starts(bench.warm)
+    for kind in (cold, warm):
         # The first of a daemon finds less in memory.
         Starts(kind.helper).make()
     for transport in ("sandboxed", "in_process"):
@@ -74,7 +74,7 @@ def measure(bench: Apparatus) -> dict[str, Measured]:
     for _ in bench.times("starts", bench.size.samples):
         for name, command in bench.floors.items():
             took[name].append(floors.spawned(command))
-        for kind in kinds:
+        for kind in (cold, warm):
             kind.make()
         launches.append(bench.cold.ask("launch"))
         took["sandboxed"].append(_whole(bench.daemon, "sandboxed"))
@@ -82,10 +82,9 @@ def measure(bench: Apparatus) -> dict[str, Measured]:
     floor = statistics.median(took[F3])
     found = {name: Measured.of(took[name]) for name in (F1, F2, F3)}
     found["cold-start"] = Measured.of(cold.seen, floor=floor, note=cold.note)
-    for warm in kinds[1:]:
-        also = f"without a standby worker {statistics.median(cold.called):.3g} ms"
-        found["warm-start"] = Measured.of(warm.seen, floor=floor, note=warm.note)
-        found["first-model-call"] = Measured.of(warm.called, floor=floor, note=also)
+    found["warm-start"] = Measured.of(warm.seen, floor=floor, note=warm.note)
+    also = f"without a standby worker {statistics.median(cold.called):.3g} ms"
+    found["first-model-call"] = Measured.of(warm.called, floor=floor, note=also)
     found["sandboxed-wall"] = Measured.of(
         took["sandboxed"],
         floor=statistics.median(took["in process"]),

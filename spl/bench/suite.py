@@ -40,7 +40,7 @@ def run(
     with _folder() as folder, ExitStack() as stack:
         bench = Apparatus(chosen, folder, size, stack, heard)
         for names, measure in _GROUPS.items():
-            if any(goals[name].reason is None and name in chosen for name in names):
+            if any(name in chosen for name in names):
                 found |= measure(bench)
         whole = size is WHOLE and not only
         compared = comparison.measure(bench) if compare or (compare is None and whole) else []
@@ -53,7 +53,7 @@ def run(
             "command": shlex.join(["spl", "bench", *_words(size, compare, only)]),
             "quick": size is not WHOLE,
             "host": {**host.describe(bench.cold.facts, folder), "load": load},
-            "rows": [row(name, goals[name], found.get(name), many=size.many) for name in shown],
+            "rows": [row(name, goals[name], found[name], many=size.many) for name in shown],
             "phases": bench.phases,
             "carries": _carries(bench, found),
             "comparison": compared,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -20,7 +19,7 @@ DOCUMENT: dict[str, Any] = {
     },
     "rows": [
         row("cold-start", GOALS["cold-start"], Measured(20, 40, 10, 25), many="10^6"),
-        row("warm-start", replace(GOALS["warm-start"], reason="it is not there"), None, many="10^6"),
+        row("warm-start", GOALS["warm-start"], Measured(1, 40, 10, 2, note="and so on"), many="10^6"),
     ],
     "phases": [{"name": "ready", "what": "it starts", "value": 1.5, "unit": "ms"}],
     "carries": {
@@ -51,7 +50,7 @@ def test_a_measurement_takes_the_place_of_the_one_before_and_of_nothing_else() -
     assert once.endswith("\nafter\n")
     assert "yesterday" not in once
     assert "| 20 ms | 25 ms | 10 ms | 2 | at most 1.6 x F3 | **no** |" in once
-    assert "(it is not there) |  |  |  |  | at most 0.2 x F3 | not measured |" in once
+    assert "(and so on) | 1 ms | 2 ms | 10 ms | 0.1 | at most 0.2 x F3 | yes |" in once
     assert "kernel 6.1.0 on x86_64" in once
     assert "| a jail | 1.2 | `a-jail -- true` | 50 | 60 | 20 |" in once
     assert "| a cell |  | `a-cell true` | not installed |  |  |" in once

@@ -34,12 +34,6 @@ def test_what_falls_short_otherwise_is_missed_though_its_figure_is_good() -> Non
     assert (found["met"], found["reason"]) == (False, "one run starves")
 
 
-def test_what_cannot_be_measured_has_no_value_and_its_reason_and_is_not_missed() -> None:
-    found = row("any", replace(MOST, reason="it is not there"), None, many="10^6")
-    assert (found["value"], found["ratio"], found["met"], found["samples"]) == (None, None, None, 0)
-    assert (found["reason"], found["goal"]) == ("it is not there", "at most 2 x F3")
-
-
 def test_a_floor_has_no_goal() -> None:
     found = row("floor-spawn", GOALS["floor-spawn"], Measured(1, 40), many="10^6")
     assert (found["goal"], found["met"]) == (None, None)
@@ -47,7 +41,7 @@ def test_a_floor_has_no_goal() -> None:
 
 def test_a_row_over_a_shorter_log_says_so_in_its_name() -> None:
     goal = GOALS["thread-page"]
-    named = {many: row("thread-page", goal, None, many=many) for many in ("10^6", "10^4")}
+    named = {many: row("thread-page", goal, Measured(1, 40), many=many) for many in ("10^6", "10^4")}
     assert [each["name"] for each in named.values()] == ["thread-page", "thread-page-10^4"]
     assert "a log of 10^4" in named["10^4"]["what"]
 

@@ -20,7 +20,7 @@ from click.testing import CliRunner
 
 from spl.bench import suite
 from spl.bench.apparatus import QUICK
-from spl.bench.rows import GOALS, NO_STANDBY
+from spl.bench.rows import GOALS
 from spl.bench.verdicts import at_once
 from spl.cli.calling import commands
 from spl.cli.options import Invocation
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 SPL = [sys.executable, "-m", "spl.cli.main", "bench"]
 SECONDS = 60
 
-_WARM = () if NO_STANDBY else ("warm-start", "first-model-call")
+_WARM = ("warm-start", "first-model-call")
 
 WIRE = {"name", "value", "unit", "floor", "ratio", "goal", "met"}
 """What the contract says of a row."""

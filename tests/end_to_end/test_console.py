@@ -188,9 +188,7 @@ def test_a_member_watches_its_own_runs_over_tcp_and_a_pipe_gets_one_plain_frame(
         where = {"SPL_URL": f"http://127.0.0.1:{daemon.port}", "SPL_TOKEN": token}
         with terminal({**hosted.environment, **where}, width=100) as screen:
             screen.type(console(hosted))
-            shown = screen.until(
-                "this token sees its own runs", mine[-8:], "1 of 1 rows"
-            )
+            shown = screen.until("this token sees its own runs", mine[-8:], "1 of 1 rows")
             assert theirs[-8:] not in shown
             screen.press("x", "q")
             screen.until("$ ", gone="1 of 1 rows")
