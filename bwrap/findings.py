@@ -89,7 +89,10 @@ def judge(process: Process, layer: Layer, results: dict[str, object]) -> list[Fi
 
 def equal(how: str, expected: object, observed: object) -> Finding:
     """Make the finding that something is exactly as it must be."""
-    return Finding(how, told(expected), told(observed), expected == observed)
+    said = told(expected)
+    # What is as it must be is said once: most of what a look finds is.
+    confirmed = expected == observed
+    return Finding(how, said, said if confirmed else told(observed), confirmed)
 
 
 def told(value: object) -> str:

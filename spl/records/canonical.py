@@ -9,7 +9,7 @@ import json
 import math
 import re
 from collections import Counter
-from typing import Any, Final, NoReturn
+from typing import Any, Final, NamedTuple, NoReturn
 
 from spl.errors import InvalidBody
 
@@ -19,6 +19,9 @@ MAX_DEPTH: Final = 64
 MAX_DIGITS: Final = 309
 """Digits an integer may have: those of the largest float, whose integral value must be readable again."""
 
+_FORMED_DEPTH: Final = MAX_DEPTH // 2
+"""Of what is formed ahead, so that there is room around it."""
+
 _INTEGER_BOUND: Final = 10**MAX_DIGITS
 
 # Possessive, and the closing quote optional: an unterminated string is passed over in one go, in linear time.
@@ -26,9 +29,19 @@ _STRING_OR_BRACKET = re.compile(r'"[^"\\]*+(?:\\.[^"\\]*+)*+"?|[\[\]{}]', re.DOT
 _SURROGATE = re.compile("[\ud800-\udfff]")
 _ESCAPED_SURROGATE = re.compile(r"\\u[dD][89a-fA-F]")
 
-
 # Most of what is recorded is text: a call for each would take longer than the encoding.
 _AS_IT_IS: Final = frozenset((str, bool, type(None)))
+
+
+class Formed(NamedTuple):
+    """A value whose canonical form is made already; it may stand in an object that is yet to be brought into it."""
+
+    form: bytes
+
+    @classmethod
+    def of(cls, value: object) -> Formed:
+        """Make the form of a value; raises InvalidBody as `canonical` does."""
+        return cls(canonical(value, max_depth=_FORMED_DEPTH))
 
 
 def canonical(value: object, *, max_depth: int = MAX_DEPTH) -> bytes:
@@ -39,19 +52,34 @@ def canonical(value: object, *, max_depth: int = MAX_DEPTH) -> bytes:
     Raises InvalidBody on anything that has no such form: NaN, infinities, lone surrogates, keys that are not
     strings, other types, integers over `MAX_DIGITS` digits, nesting over `max_depth`.
     """
+    if isinstance(value, dict) and any(type(each) is Formed for each in value.values()):
+        return _put_together(value, max_depth)
     try:
+        if type(value) is str:
+            return _encoder.encode(value).encode()
+        if type(value) is int:
+            return b"%d" % _bounded(value)
         return _encoder.encode(_plain(value, max_depth)).encode()
     except UnicodeEncodeError:
         raise InvalidBody("the value has no canonical form: a string holds a lone surrogate") from None
+
+
+def _put_together(value: dict[str, object], depth: int) -> bytes:
+    """Give the form of an object of which parts have theirs."""
+    _require_keys(value)
+    parts = (
+        b"%b:%b"
+        % (canonical(key), each.form if type(each) is Formed else canonical(each, max_depth=depth - 1))
+        for key, each in sorted(value.items())
+    )
+    return b"{%b}" % b",".join(parts)
 
 
 def _plain(value: object, depth: int) -> object:
     if value is None or isinstance(value, str | bool):
         return value
     if isinstance(value, int):
-        if not -_INTEGER_BOUND < value < _INTEGER_BOUND:
-            raise InvalidBody(f"the value has no canonical form: an integer has over {MAX_DIGITS} digits")
-        return value
+        return _bounded(value)
     if isinstance(value, float):
         if not math.isfinite(value):
             raise InvalidBody(f"the value has no canonical form: a number is {value}")
@@ -61,13 +89,23 @@ def _plain(value: object, depth: int) -> object:
     if depth == 0:
         raise InvalidBody("the value has no canonical form: it is nested too deep")
     if isinstance(value, dict):
-        for key in value:
-            if not isinstance(key, str):
-                raise InvalidBody(f"the value has no canonical form: the key {key!a:.80} is not a string")
+        _require_keys(value)
         return {
             key: item if type(item) in _AS_IT_IS else _plain(item, depth - 1) for key, item in value.items()
         }
     return [item if type(item) in _AS_IT_IS else _plain(item, depth - 1) for item in value]
+
+
+def _bounded(value: int) -> int:
+    if not -_INTEGER_BOUND < value < _INTEGER_BOUND:
+        raise InvalidBody(f"the value has no canonical form: an integer has over {MAX_DIGITS} digits")
+    return value
+
+
+def _require_keys(value: dict[Any, object]) -> None:
+    for key in value:
+        if not isinstance(key, str):
+            raise InvalidBody(f"the value has no canonical form: the key {key!a:.80} is not a string")
 
 
 def parse(raw: bytes | str) -> Any:

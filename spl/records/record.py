@@ -98,10 +98,17 @@ def record_id(
     """
     if not isinstance(body, bytes):
         body = canonical(body)
-    # "body" sorts between "actor" and "clock": the object is written in two parts around the body's text.
-    head = canonical({"act": act, "actor": actor})
-    tail = canonical({"clock": clock, "data_type": data_type, "parents": parents, "thread": thread})
-    return hashlib.sha256(b'%b,"body":%b,%b' % (head[:-1], body, tail[1:])).hexdigest()
+    # The canonical form of an object of these, written out: to have it made takes five times as long.
+    form = b'{"act":%b,"actor":%b,"body":%b,"clock":%b,"data_type":%b,"parents":%b,"thread":%b}' % (
+        canonical(act),
+        canonical(actor),
+        body,
+        canonical(clock),
+        canonical(data_type),
+        canonical(parents),
+        canonical(thread),
+    )
+    return hashlib.sha256(form).hexdigest()
 
 
 def is_record_id(value: object) -> bool:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from bwrap.host import shape
 from bwrap.launch import launch
-from spl.kernel.names import instant
+from spl.kernel import isolation
 from spl.kernel.outcome import Ending
 
 if TYPE_CHECKING:
@@ -39,7 +39,7 @@ class Sandbox:
         """Make one worker of a plan, confirmed and holding nothing yet; raises `bwrap.errors.LayerError`."""
         confined = await launch(plan, self.image, self.ledger, seconds=self.probe_seconds)
         # Its probe's own connection is older than this: only what it makes with its credential is younger.
-        return Worker(confined, time.monotonic(), _now())
+        return Worker(confined, time.monotonic(), datetime.now(UTC))
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,10 +70,10 @@ class Isolation:
 class Worker:
     """One confined process that serves one run; `made_at` is of the monotonic clock, `confirmed_at` for people."""
 
-    def __init__(self, confined: Confined, made_at: float, confirmed_at: str) -> None:
+    def __init__(self, confined: Confined, made_at: float, confirmed_at: datetime) -> None:
         self.confined = confined
         self._made_at = made_at
-        self._confirmed_at = confirmed_at
+        self._receipt = isolation.confirmed(confined.receipt.wire(), confirmed_at)
 
     @property
     def pid(self) -> int:
@@ -91,8 +91,7 @@ class Worker:
         Raises `LayerError` for one that is not as it was claimed and confirmed any more; the worker is killed then.
         """
         self.confined.look_again()
-        times = {"confirmed_at": self._confirmed_at, "looked_at": _now()}
-        return {**self.confined.receipt.wire(), **times}
+        return isolation.looked_at(self._receipt, datetime.now(UTC))
 
     def holder(self) -> Holder:
         """Give the test that a connection is this process's own.
@@ -130,7 +129,3 @@ class Worker:
             if not waiting.done():
                 waiting.cancel()
         return await self.confined.stop("stop", grace=grace)
-
-
-def _now() -> str:
-    return instant(datetime.now(UTC))
