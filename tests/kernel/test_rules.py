@@ -444,7 +444,6 @@ def test_an_expression_that_reaches_out_of_its_parentheses_hides_nothing() -> No
 def test_a_comment_or_a_rule_of_no_certain_type_leaves_its_neighbours_together() -> None:
     live = rules(deny("false // never", name="a"), deny("dyn(false)", name="b"), deny("false", name="c"))
     assert live.judge(CALL) is None
-    assert live._groups is not None
     assert [group.together is not None for group in live._groups[None]] == [True]
 
 
@@ -579,6 +578,19 @@ def test_of_a_tool_whose_name_no_rule_is_shown_every_tools_rule_is_asked() -> No
     for named in ('resource == "tool:bash"', 'resource == "tool:other"', r'resource == "tool:bash\000"'):
         assert judged(named, asked) == reason
         assert rules(allow(named)).judge(asked) is None
+
+
+def test_a_change_has_only_the_group_compiled_anew_that_it_is_in() -> None:
+    live = rules(*(deny(f"run.turn == {n + 9}", name=f"r{n:03}") for n in range(96)))
+    live.compile()
+    before = [group.together for group in live._groups[None]]
+    live.put(deny('resource == "tool:bash"', name="r000a"))
+    live.put(deny("run.turn == 2", name="r040"))
+    assert live.judge(CALL) == Match(deny('resource == "tool:bash"', name="r000a"), None)
+    after = [group.together for group in live._groups[None]]
+    assert [one is other for one, other in zip(before, after, strict=True)] == [True, False, True]
+    live.drop("r000a")
+    assert live.judge(CALL) == Match(deny("run.turn == 2", name="r040"), None)
 
 
 def test_for_a_tool_that_no_rule_is_about_nothing_is_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
