@@ -391,19 +391,23 @@ _EXPRESSIONS = [
     "false) || (true",
     "false) || (false",
 ]
-_RULES = st.lists(
-    st.builds(
+
+
+def _lists(expression: st.SearchStrategy[str], most: int) -> st.SearchStrategy[list[Rule]]:
+    """Give lists of at most so many rules with such expressions."""
+    rule = st.builds(
         Rule,
         name=st.text("abc", min_size=1, max_size=3),
         action=st.sampled_from(["allow", "deny"]),
         priority=st.integers(-2, 2),
-        # Mostly rules that do not match, so that the later ones are come to.
-        expression=st.sampled_from(_EXPRESSIONS) | st.just("false") | st.just('resource == "tool:z"'),
+        expression=expression,
         enabled=st.sampled_from([True, True, True, False]),
-    ),
-    max_size=80,
-    unique_by=lambda rule: rule.name,
-)
+    )
+    return st.lists(rule, max_size=most, unique_by=lambda each: each.name)
+
+
+# Mostly rules that do not match, so that the later ones are come to.
+_RULES = _lists(st.sampled_from(_EXPRESSIONS) | st.just("false") | st.just('resource == "tool:z"'), 80)
 _ASKED = st.builds(
     Asked,
     tool=st.sampled_from("abz"),
@@ -515,17 +519,8 @@ _COMPOUND = st.recursive(
     ),
     max_leaves=6,
 )
-_FOR_TOOLS = st.lists(
-    st.builds(
-        Rule,
-        name=st.text("abc", min_size=1, max_size=3),
-        action=st.sampled_from(["allow", "deny"]),
-        priority=st.integers(-2, 2),
-        expression=st.builds("{} && {}".format, _PARTS, _COMPOUND) | _COMPOUND | st.just("does not compile"),
-        enabled=st.sampled_from([True, True, True, False]),
-    ),
-    max_size=4,
-    unique_by=lambda rule: rule.name,
+_FOR_TOOLS = _lists(
+    st.builds("{} && {}".format, _PARTS, _COMPOUND) | _COMPOUND | st.just("does not compile"), 4
 )
 
 
