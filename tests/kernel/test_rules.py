@@ -391,19 +391,23 @@ _EXPRESSIONS = [
     "false) || (true",
     "false) || (false",
 ]
-_RULES = st.lists(
-    st.builds(
+
+
+def _lists(expression: st.SearchStrategy[str], most: int) -> st.SearchStrategy[list[Rule]]:
+    """Give lists of at most so many rules with such expressions."""
+    rule = st.builds(
         Rule,
         name=st.text("abc", min_size=1, max_size=3),
         action=st.sampled_from(["allow", "deny"]),
         priority=st.integers(-2, 2),
-        # Mostly rules that do not match, so that the later ones are come to.
-        expression=st.sampled_from(_EXPRESSIONS) | st.just("false") | st.just('resource == "tool:z"'),
+        expression=expression,
         enabled=st.sampled_from([True, True, True, False]),
-    ),
-    max_size=80,
-    unique_by=lambda rule: rule.name,
-)
+    )
+    return st.lists(rule, max_size=most, unique_by=lambda each: each.name)
+
+
+# Mostly rules that do not match, so that the later ones are come to.
+_RULES = _lists(st.sampled_from(_EXPRESSIONS) | st.just("false") | st.just('resource == "tool:z"'), 80)
 _ASKED = st.builds(
     Asked,
     tool=st.sampled_from("abz"),
@@ -444,8 +448,7 @@ def test_an_expression_that_reaches_out_of_its_parentheses_hides_nothing() -> No
 def test_a_comment_or_a_rule_of_no_certain_type_leaves_its_neighbours_together() -> None:
     live = rules(deny("false // never", name="a"), deny("dyn(false)", name="b"), deny("false", name="c"))
     assert live.judge(CALL) is None
-    assert live._groups is not None
-    assert [group.together is not None for group in live._groups] == [True]
+    assert [group.together is not None for group in live._groups[None]] == [True]
 
 
 @pytest.mark.parametrize("action", ["allow", "deny"])
@@ -455,7 +458,7 @@ def test_the_one_of_five_hundred_that_matches_is_found(at: int, action: str) -> 
     assert rules(*every).judge(CALL) == Match(every[at], None)
 
 
-def test_five_hundred_rules_that_do_not_match_are_asked_in_sixteen_evaluations(
+def test_rules_for_other_tools_are_not_asked_and_the_rest_of_five_hundred_in_twelve_evaluations(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     kinds = (
@@ -475,7 +478,121 @@ def test_five_hundred_rules_that_do_not_match_are_asked_in_sixteen_evaluations(
 
     monkeypatch.setattr("spl.kernel.rules._ask", counted)
     assert live.judge(CALL) is None
-    assert len(asked) == 16
+    assert len(asked) == 12
+
+
+# --- rules for one tool ---
+
+_HEAVY = "args.l.all(a, args.l.all(b, a + b >= 0))"
+_PARTS = st.sampled_from(
+    [
+        'resource == "tool:a"',
+        'resource == "tool:b"',
+        "'tool:a' == resource",
+        "resource == r'tool:b && true || false ? 1 : 2 // '",
+        'resource != "tool:a"',
+        'resource in ["tool:a", "tool:b"]',
+        'args.x == "tool:a || true"',
+        "args.x == 1",
+        "dyn(args.x)",
+        "has(args.x)",
+        "1 / run.turn == 1",
+        "{args.x: 1, args.x: 2}[1] == 1",
+        _HEAVY,
+        f"!{_HEAVY}",
+        'actor == "a"',
+        'now() < timestamp("2000-01-01T00:00:00Z")',
+        "true",
+        "false",
+    ]
+)
+_COMPOUND = st.recursive(
+    _PARTS,
+    lambda inner: st.one_of(
+        st.builds("{} && {}".format, inner, inner),
+        st.builds("{} && {}".format, inner, inner),
+        st.builds("{} || {}".format, inner, inner),
+        st.builds("({})".format, inner),
+        st.builds("!({})".format, inner),
+        st.builds("{} // || true &&\n".format, inner),
+        st.builds("({} ? {} : {})".format, inner, inner, inner),
+    ),
+    max_leaves=6,
+)
+_FOR_TOOLS = _lists(
+    st.builds("{} && {}".format, _PARTS, _COMPOUND) | _COMPOUND | st.just("does not compile"), 4
+)
+
+
+def heavy_first(*, action: str) -> list[Rule]:
+    return [Rule("heavy", action, 0, f'{_HEAVY} && resource == "tool:z"')]
+
+
+@pytest.mark.claim("K2", "K8")
+@settings(deadline=None, max_examples=300)
+@given(every=_FOR_TOOLS, asked=_ASKED | st.just(dataclasses.replace(CALL, tool="a\0")))
+@example(every=heavy_first(action="deny"), asked=call(l=[*range(101)]))
+def test_rules_looked_up_by_their_tool_answer_as_all_would(every: list[Rule], asked: Asked) -> None:
+    live, all_asked = rules(*every), rules(*every)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("spl.kernel.rules.target", lambda _program: None)
+        all_asked.compile()
+    assert live.judge(asked) == all_asked.judge(asked)
+    assert live.listed() == all_asked.listed()
+
+
+_OURS, _ANYONES, _THEIRS = 'resource == "tool:bash"', "run.turn == 2", 'resource == "tool:other"'
+_MATCHING = (_OURS, _ANYONES)
+_NOT_MATCHING = (_THEIRS, f"{_OURS} && args.n == 9", "run.turn == 9")
+
+
+@pytest.mark.claim("K2")
+@settings(deadline=None)
+@given(
+    kinds=st.lists(st.sampled_from(_NOT_MATCHING), min_size=1, max_size=120),
+    placed=st.lists(st.tuples(st.integers(0, 119), st.sampled_from(_MATCHING)), max_size=4),
+)
+@example(kinds=[_ANYONES, _OURS], placed=[])
+@example(kinds=[_NOT_MATCHING[1], _NOT_MATCHING[2], _ANYONES, _OURS], placed=[])
+@example(kinds=[*[_NOT_MATCHING[1], "run.turn == 9"] * 32, _ANYONES, *[_OURS] * 40], placed=[])
+def test_rules_for_the_tool_and_those_for_any_keep_one_order(
+    kinds: list[str], placed: list[tuple[int, str]]
+) -> None:
+    expressions = [*kinds]
+    for at, kind in placed:
+        expressions.insert(at, kind)
+    every = [deny(each, name=f"r{n:03}") for n, each in enumerate(expressions)]
+    first = next((rule for rule in every if rule.expression in _MATCHING), None)
+    assert rules(*every).judge(CALL) == (None if first is None else Match(first, None))
+
+
+@pytest.mark.claim("K8")
+def test_of_a_tool_whose_name_no_rule_is_shown_every_tools_rule_is_asked() -> None:
+    asked = dataclasses.replace(CALL, tool="bash\0")
+    reason = why("resource", "holds a character that no rule can look at")
+    for named in ('resource == "tool:bash"', 'resource == "tool:other"', r'resource == "tool:bash\000"'):
+        assert judged(named, asked) == reason
+        assert rules(allow(named)).judge(asked) is None
+
+
+def test_a_change_has_only_the_group_compiled_anew_that_it_is_in() -> None:
+    live = rules(*(deny(f"run.turn == {n + 9}", name=f"r{n:03}") for n in range(96)))
+    live.compile()
+    before = [group.together for group in live._groups[None]]
+    live.put(deny('resource == "tool:bash"', name="r000a"))
+    live.put(deny("run.turn == 2", name="r040"))
+    assert live.judge(CALL) == Match(deny('resource == "tool:bash"', name="r000a"), None)
+    after = [group.together for group in live._groups[None]]
+    assert [one is other for one, other in zip(before, after, strict=True)] == [True, False, True]
+    live.drop("r000a")
+    assert live.judge(CALL) == Match(deny("run.turn == 2", name="r040"), None)
+
+
+def test_for_a_tool_that_no_rule_is_about_nothing_is_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
+    live = rules(*(deny(f'resource == "tool:t{n}" && args.x == 1', name=f"r{n:03}") for n in range(100)))
+    live.compile()
+    monkeypatch.setattr("spl.kernel.rules._variables", lambda _asked: pytest.fail("it was looked at"))
+    assert live.judge(CALL) is None
 
 
 # --- what takes long ---
