@@ -2,26 +2,35 @@
 
 from __future__ import annotations
 
+import time
+from functools import lru_cache
 from http import HTTPStatus
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
+import h11
 from hypercorn.asyncio.task_group import TaskGroup
 from hypercorn.asyncio.tcp_server import TCPServer
 from hypercorn.events import Closed, RawData, Updated
-from hypercorn.protocol.events import Request, Response
+from hypercorn.protocol.events import Request, StreamClosed
 from hypercorn.protocol.h11 import STREAM_ID, H11Protocol
-from hypercorn.protocol.http_stream import HTTPStream
+from hypercorn.protocol.http_stream import ASGIHTTPState, HTTPStream
 from hypercorn.typing import ConnectionState
+from hypercorn.utils import build_and_validate_headers, suppress_body
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Awaitable, Callable
 
+    from hypercorn.config import Config
     from hypercorn.events import Event
 
     from spl.api.pace import Pace
 
 MAX_HEAD: Final = 16 * 1024
 """Bytes of a request's line and headers, and of a chunk's."""
+
+_END: Final = h11.EndOfMessage()
+
+_Headers: TypeAlias = tuple[tuple[bytes, bytes], ...]
 
 
 class Connection(TCPServer):
@@ -84,9 +93,6 @@ class Http1(H11Protocol):
         super().__init__(*connection)
         self.gone = False
         self._pace = pace
-        self._held = b""
-        self._holds = False
-        self._write, self.send = self.send, self._send
 
     async def handle(self, event: Any) -> None:
         """Take what has come; see `H11Protocol.handle`."""
@@ -94,24 +100,18 @@ class Http1(H11Protocol):
         self.gone = self.gone or isinstance(event, Closed)
         await super().handle(event)
 
-    async def stream_send(self, event: Any) -> None:
-        """Send a part of an answer; a head that says how long its body is goes out with the body's beginning."""
-        self._holds = isinstance(event, Response) and any(
-            name == b"content-length" for name, _ in event.headers
-        )
-        await super().stream_send(event)
-
-    async def _send(self, event: Event) -> None:
-        data, self._held = self._held, b""
-        if isinstance(event, RawData):
-            data += event.data
-            if self._holds:
-                self._held = data
-                return
-        if data:
-            await self._write(RawData(data))
-        if not isinstance(event, RawData):
-            await self._write(event)
+    async def send_whole(self, status: int, headers: _Headers, body: bytes) -> None:
+        """Send a whole answer, in one write."""
+        head = _head(self.config, status, headers, int(time.time()))
+        parts = (head, h11.Data(data=body), _END) if body else (head, _END)
+        try:
+            data = b"".join([self.connection.send(each) or b"" for each in parts])
+        except h11.LocalProtocolError:
+            # To whoever has not kept to the protocol nothing more can be said.
+            if self.connection.their_state is not h11.ERROR:
+                raise
+        else:
+            await self.send(RawData(data))
 
     async def _check_protocol(self, event: Any) -> None:
         pass
@@ -130,7 +130,8 @@ class Http1(H11Protocol):
             return
         # A method is in capitals (RFC 9110, 9.1): what is not is another one, and stays it.
         method = request.method if request.method.isupper() else b"-" + request.method.upper()
-        self.stream = HTTPStream(
+        self.stream = Stream(
+            self.send_whole,
             self.app,
             self.config,
             self.context,
@@ -155,6 +156,52 @@ class Http1(H11Protocol):
     async def _refuse(self, status: HTTPStatus) -> None:
         await self._send_error_response(status)
         await self.send(Closed())
+
+
+class Stream(HTTPStream):
+    """A request and its answer, which goes out in one write where it is said as one.
+
+    That is a head that says how long the body is, and then the body. Hypercorn makes five events of it, which takes
+    longer than a verdict is thought about.
+    """
+
+    def __init__(self, send_whole: Callable[[int, _Headers, bytes], Awaitable[None]], *request: Any) -> None:
+        super().__init__(*request)
+        self._send_whole = send_whole
+        self._start: Any = None
+
+    async def app_send(self, message: Any) -> None:
+        """Send what the application says; see `HTTPStream.app_send`."""
+        start, self._start = self._start, None
+        if start is not None:
+            if message is not None and not message.get("more_body", False):
+                await self._answer(start, message.get("body", b""))
+                return
+            await super().app_send(start)
+        elif message is not None and self.state is ASGIHTTPState.REQUEST and _is_measured(message):
+            self._start = message
+            return
+        await super().app_send(message)
+
+    async def _answer(self, start: Any, body: bytes) -> None:
+        status, headers = int(start["status"]), tuple(build_and_validate_headers(start["headers"]))
+        self.response, self.state = start, ASGIHTTPState.RESPONSE
+        await self._send_whole(status, headers, b"" if suppress_body(self.scope["method"], status) else body)
+        self.state = ASGIHTTPState.CLOSED
+        await self.send(StreamClosed(stream_id=self.stream_id))
+
+
+def _is_measured(message: Any) -> bool:
+    """Tell whether this begins an answer and says how long its body is."""
+    return message["type"] == "http.response.start" and any(
+        name == b"content-length" for name, _ in message.get("headers", ())
+    )
+
+
+@lru_cache(maxsize=64)
+def _head(config: Config, status: int, headers: _Headers, second: int) -> h11.Response:  # noqa: ARG001
+    """Give an answer's head, which says the second at which it is made: most answers of a second have the same."""
+    return h11.Response(status_code=status, headers=[*headers, *config.response_headers("h11")])
 
 
 def _is_framed_twice(headers: list[tuple[bytes, bytes]], version: bytes) -> bool:
