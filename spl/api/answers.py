@@ -10,9 +10,13 @@ from starlette.responses import Response
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterable, Sequence
 
+    from starlette.types import Send
+
     from spl.errors import SplError
     from spl.records.record import Record
 
+
+_encoder = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",", ":"))
 
 PAGE_BYTES = 1 << 20
 """Characters of records after which a page ends."""
@@ -25,9 +29,20 @@ class JsonAnswer(Response):
 
     def render(self, content: Any) -> bytes:
         """Give the document's bytes."""
-        said = json.dumps(content, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
-        # A path of the host may hold bytes that are no text; what Python writes for one is JSON's own escape.
-        return said.encode(errors="backslashreplace")
+        return written(content)
+
+
+def written(document: Any) -> bytes:
+    """Give a JSON document's bytes."""
+    # A path of the host may hold bytes that are no text; what Python writes for one is JSON's own escape.
+    return _encoder.encode(document).encode(errors="backslashreplace")
+
+
+async def send_json(send: Send, document: bytes) -> None:
+    """Send a JSON document as a `JsonAnswer` is sent, to a run that waits for it."""
+    headers = [(b"content-length", b"%d" % len(document)), (b"content-type", b"application/json")]
+    await send({"type": "http.response.start", "status": 200, "headers": headers})
+    await send({"type": "http.response.body", "body": document})
 
 
 def error_answer(error: SplError) -> JsonAnswer:

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from contextlib import AsyncExitStack
 from typing import TYPE_CHECKING, Any
 
 import structlog
 
-from spl.api.answers import JsonAnswer, error_answer
+from spl.api.answers import error_answer, send_json, written
 from spl.api.authentication import bearer
 from spl.api.limits import body_limit, refuse_unread
 from spl.api.peer import peer
@@ -72,22 +71,34 @@ def worker_app(credentials: Credentials, *, max_body_bytes: int) -> ASGIApp:
 async def _door(scope: Scope, receive: Receive, send: Send) -> None:
     message = await receive()
     try:
-        # What is said to the model holds what tools said, commas and all.
-        most = 4 * MOST_ITEMS if scope["door"] == "infer" else MOST_ITEMS
-        body = message.get("body", b"")
-        async with AsyncExitStack() as turn:
-            if len(body) > LONG:
-                await turn.enter_async_context(scope["turns"].of(scope["run"].terms.thread))
-            payload: Any = await read_json(body, most_items=most) if scope["method"] == "POST" else {}
-            if not isinstance(payload, dict):
-                raise InvalidBody("the body must be a JSON object")
-            if scope["door"] != "record":
-                # A model or a tool may have to be waited for; what is written down is as much work as it was to read.
-                await turn.aclose()
-            answer = JsonAnswer(await scope["run"].door(scope["door"], payload))
+        document = written(await _answer(scope, message.get("body", b"")))
     except SplError as error:
         answer = error_answer(error)
     except Exception:  # noqa: BLE001 - logged, and answered without its text
         _log.exception("a door failed by a fault of the daemon's own", door=scope["door"])
         answer = error_answer(Internal("the daemon failed at this door"))
+    else:
+        await send_json(send, document)
+        return
     await answer(scope, receive, send)
+
+
+async def _answer(scope: Scope, body: bytes) -> Any:
+    run, door = scope["run"], scope["door"]
+    if len(body) <= LONG:
+        return await run.door(door, await _payload(scope, body))
+    async with scope["turns"].of(run.terms.thread):
+        payload = await _payload(scope, body)
+        if door == "record":
+            return await run.door(door, payload)
+    # A model or a tool may have to be waited for; what is written down is as much work as it was to read.
+    return await run.door(door, payload)
+
+
+async def _payload(scope: Scope, body: bytes) -> dict[str, Any]:
+    # What is said to the model holds what tools said, commas and all.
+    most = 4 * MOST_ITEMS if scope["door"] == "infer" else MOST_ITEMS
+    payload: Any = await read_json(body, most_items=most) if scope["method"] == "POST" else {}
+    if not isinstance(payload, dict):
+        raise InvalidBody("the body must be a JSON object")
+    return payload

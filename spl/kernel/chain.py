@@ -81,12 +81,13 @@ class Chain:
     def _drafts(self, entries: Sequence[Entry]) -> list[Draft]:
         drafts: list[Draft] = []
         ids: list[str] = []
-        for at, (act, said) in enumerate(entries):
+        for clock, (act, said) in enumerate(entries, self._clock + 1):
             body = said(ids) if callable(said) else said
-            parents = (ids[-1],) if ids else self._parents()
-            clock, form = self._clock + at + 1, _form(body)
-            ids.append(record_id(parents, self._thread, ENGINE, act, form or body, clock, _DATA_TYPE))
+            parents, form = (ids[-1],) if ids else self._parents(), _form(body)
             drafts.append(Draft(self._thread, ENGINE, act, body, parents, clock, _DATA_TYPE, canonical=form))
+            if len(drafts) < len(entries):
+                # What follows names it. The last one's is for the log alone to reckon.
+                ids.append(record_id(parents, self._thread, ENGINE, act, form or body, clock, _DATA_TYPE))
         return drafts
 
     def _foreign(self, entries: Sequence[Entry], actor: str) -> list[Draft]:
@@ -99,8 +100,12 @@ class Chain:
 
 
 def _form(body: dict[str, Any]) -> bytes | None:
-    """Give a body in canonical form; None where it has none, of which the log says why."""
+    """Give a body in canonical form; None where it is nested too deep, of which the log says why.
+
+    Raises `InvalidBody` where it has no such form at all.
+    """
     try:
         return canonical(body, max_depth=MAX_BODY_DEPTH)
     except InvalidBody:
+        canonical(body)
         return None

@@ -359,14 +359,16 @@ class SqliteStore:
             elif not isinstance(outcome, SplError):
                 # Damage that a read has met meanwhile lasts, whatever had been handed over before.
                 self.failing = None if self._writer.damaged is None else self._writer.damaged.message
-        written = 0
+        written = [
+            appended.record
+            for _, outcome in outcomes
+            if not isinstance(outcome, SplError)
+            for appended in outcome
+            if appended.created
+        ]
         # The loop runs what it is given in order: the watchers, then the callers whose futures are set after.
-        for _, outcome in outcomes:
-            if not isinstance(outcome, SplError):
-                for appended in outcome:
-                    if appended.created:
-                        written += 1
-                        self._tell(appended.record)
+        if written:
+            self._loop.call_soon(self._tell, tuple(self._watchers), written)
         for append, outcome in outcomes:
             if append.future.done():  # its caller was cancelled
                 continue
@@ -375,17 +377,19 @@ class SqliteStore:
             else:
                 append.future.set_result(outcome)
         # The last, before any caller goes on: whatever it does, each has its answer.
-        self.committed(seconds, None if refused else written)
+        self.committed(seconds, None if refused else len(written))
 
-    def _tell(self, record: Record) -> None:
-        # One call each, so that a watcher that fails keeps the record from no other.
-        for key in self._watchers:
-            self._loop.call_soon(self._tell_one, key, record)
-
-    def _tell_one(self, key: object, record: Record) -> None:
-        callback = self._watchers.get(key)
-        if callback is not None:
-            callback(record)
+    def _tell(self, watchers: tuple[object, ...], records: list[Record]) -> None:
+        for record in records:
+            for key in watchers:
+                callback = self._watchers.get(key)
+                try:
+                    if callback is not None:
+                        callback(record)
+                except Exception as error:  # noqa: BLE001 - reported; it keeps the record from no other watcher
+                    self._loop.call_exception_handler(
+                        {"message": f"a watcher of the log failed: {callback!r}", "exception": error}
+                    )
 
     def _answer_the_rest(self) -> None:
         self._closed = True
