@@ -22,6 +22,9 @@ from spl.logs.recent import Recent
 
 __all__ = ["Recent", "configure", "flush"]
 
+_FORMED = "formed"
+"""Where a record has its line."""
+
 _log = structlog.get_logger("spl.logs")
 
 
@@ -36,7 +39,8 @@ def configure(form: str) -> Recent:
         structlog.processors.TimeStamper(fmt="iso", utc=True),
     ]
     handlers: list[logging.Handler] = [recent := Recent()]
-    recent.setFormatter(_formatter(shared, as_json))
+    json = _formatter(shared, as_json)
+    recent.setFormatter(json)
     # None when the daemon was started with standard error closed.
     if sys.stderr is not None:
         journal = is_at(sys.stderr.fileno())
@@ -49,7 +53,7 @@ def configure(form: str) -> Recent:
         terminal = sys.stderr.isatty()
         to_read = form == "console" or (form == "auto" and terminal)
         colours = terminal and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
-        outlet.setFormatter(_formatter(shared, ForTerminal(colours=colours) if to_read else as_json))
+        outlet.setFormatter(_formatter(shared, ForTerminal(colours=colours)) if to_read else json)
     # It is about our descriptor: to a child it would be a lie.
     os.environ.pop(NAMED_BY, None)
     # asyncio warns of each write to a peer that is gone: a hostile worker could fill the disk with it.
@@ -71,7 +75,7 @@ def flush() -> None:
 
 
 def _formatter(shared: list[Any], renderer: Any) -> logging.Formatter:
-    return structlog.stdlib.ProcessorFormatter(
+    return _Formatter(
         foreign_pre_chain=shared,
         processors=[
             structlog.stdlib.ProcessorFormatter.remove_processors_meta,
@@ -82,6 +86,19 @@ def _formatter(shared: list[Any], renderer: Any) -> logging.Formatter:
             renderer,
         ],
     )
+
+
+class _Formatter(structlog.stdlib.ProcessorFormatter):
+    """Gives a line its form, once for all handlers that have this formatter."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        """See `logging.Formatter.format`."""
+        formatter, line = getattr(record, _FORMED, (None, ""))
+        if formatter is not self:
+            line = super().format(record)
+            # With the record, and so for no longer than it is there: it may hold whole frames.
+            setattr(record, _FORMED, (self, line))
+        return line
 
 
 def _take_what_python_prints() -> None:

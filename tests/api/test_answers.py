@@ -2,12 +2,18 @@ from __future__ import annotations
 
 import asyncio
 import json
+from typing import TYPE_CHECKING, cast
 
 import pytest
 
-from spl.api.answers import JsonAnswer, error_answer, record_listing
+from spl.api.answers import JsonAnswer, error_answer, record_listing, send_json, written
 from spl.errors import AdmissionCeiling, IsolationUnavailable, Unauthenticated, table
 from spl.records.record import Record
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
+    from starlette.types import Message, Receive, Send
 
 RECORDS = [
     Record("0" * 64, (), "th_x", "did:sync:user:op", "KNOW", {}, n, "SCALAR", None, n) for n in (1, 2, 3)
@@ -50,3 +56,23 @@ def test_a_listing_says_whether_there_is_more(limit: int, given: int, more: bool
 
     said = json.loads(bytes(asyncio.run(record_listing(read, 0, limit)).body))
     assert (said["object"], len(said["data"]), said["has_more"]) == ("list", given, more)
+
+
+def test_a_door_is_answered_as_everyone_is() -> None:
+    document = {"text": "é \udc80", "fulfills": None}
+
+    async def messages(answer: Callable[[Send], Awaitable[None]]) -> list[Message]:
+        sent: list[Message] = []
+
+        async def send(message: Message) -> None:
+            sent.append(message)
+
+        await answer(send)
+        return sent
+
+    async def compared() -> None:
+        answer = JsonAnswer(document)
+        same = await messages(lambda send: answer({"type": "http"}, cast("Receive", None), send))
+        assert await messages(lambda send: send_json(send, written(document))) == same
+
+    asyncio.run(compared())

@@ -393,6 +393,23 @@ def test_the_head_of_an_answer_without_an_end_does_not_wait_for_what_follows(pat
     serve(bind_unix(path, 0o600), talk, app)
 
 
+def test_an_answer_of_a_known_length_may_come_in_pieces(path: str) -> None:
+    async def app(scope: Scope, receive: Receive, send: Send) -> None:
+        headers = [(b"content-length", b"8")]
+        await send({"type": "http.response.start", "status": 200, "headers": headers})
+        await send({"type": "http.response.body", "body": b"said", "more_body": True})
+        await send({"type": "http.response.body", "body": b"then"})
+
+    async def talk() -> None:
+        reader, writer = await asyncio.open_unix_connection(path)
+        for _ in range(2):
+            writer.write(GET)
+            assert (await answer(reader))[2] == b"saidthen"
+        writer.close()
+
+    serve(bind_unix(path, 0o600), talk, app)
+
+
 def test_an_answer_that_fails_after_its_head_is_cut_off_there(path: str) -> None:
     async def app(scope: Scope, receive: Receive, send: Send) -> None:
         headers = [(b"content-length", b"4")]

@@ -103,6 +103,26 @@ def test_what_a_finalizer_logs_while_a_line_is_kept_is_kept_too(monkeypatch: pyt
     assert {line.fields["said"] for line in kept.after(0)} == {"whole", "by a finalizer"}
 
 
+def test_a_line_is_formed_once_for_all_its_ways() -> None:
+    script = """
+import logging, structlog
+from spl import logs
+
+class Counted(Exception):
+    formed = 0
+    def __str__(self):
+        Counted.formed += 1
+        return "counted"
+
+recent = logs.configure("json")
+structlog.get_logger("spl.test").error("said", exc_info=Counted())
+logs.flush()
+print(Counted.formed, len(recent.after(0)))
+"""
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60)
+    assert (done.stdout, json.loads(done.stderr)["event"]) == ("1 1\n", "said")
+
+
 def test_in_the_journal_each_line_has_its_priority_and_no_child_is_told_of_it() -> None:
     said, lines = of_pipe("json", journal=True)
     assert said == "None 5 1\n"
