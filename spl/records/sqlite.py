@@ -234,14 +234,17 @@ class SqliteStore:
         """
         query, values = queries.walk(actor, kind, owner, newest_first=newest_first)
         part, threads = _WALKED * (1 if kind is None else _WALKED_OF_KIND), _MANY_THREADS
-        last, rows = _MAX_INTEGER, list[tuple[Any, ...]]()
+        rows: list[tuple[Any, ...]] = []
+        last, left = _MAX_INTEGER, most_bytes
         while await self._read(queries.HAS_MANY, (owner, threads)):
             last = min(last, await self.count())
             low, high = (max(since, last - part), last) if newest_first else (since, min(since + part, last))
-            left = None if most_bytes is None else most_bytes - sum(len(row[BODY]) for row in rows)
-            rows += await self._read(query, (*values, low, high, limit - len(rows)), left)
-            full = most_bytes is not None and sum(len(row[BODY]) for row in rows) >= most_bytes
-            if full or len(rows) >= limit or (low, high) == (since, last):
+            found = await self._read(query, (*values, low, high, limit - len(rows)), left)
+            rows += found
+            if left is not None:
+                left -= sum(len(row[BODY]) for row in found)
+            full = len(rows) >= limit or (left is not None and left <= 0)
+            if full or (low, high) == (since, last):
                 return rows
             since, last = (since, low) if newest_first else (high, last)
             part, threads = part * _FURTHER, threads * _FURTHER

@@ -163,6 +163,23 @@ def test_appends_written_together_are_held_against_each_other(path: Path) -> Non
     require_whole(path, 1)
 
 
+def test_no_append_is_given_a_record_of_one_that_was_refused(path: Path) -> None:
+    async def run() -> None:
+        async with opened(path) as store:
+            refused, _, below = await asyncio.gather(
+                store.append([draft("a", clock=5), draft("b", clock=5)]),
+                store.append([draft("c", clock=9)]),
+                store.append([draft("a", clock=5)]),
+                return_exceptions=True,
+            )
+            assert "DuplicateClock" in str(refused)
+            assert "ClockNotRising" in str(below)
+            assert await places(store) == [(1, "th_1", 9)]
+
+    asyncio.run(run())
+    require_whole(path, 1)
+
+
 def test_clocks_go_on_where_more_are_at_work_than_are_kept_in_mind(
     path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
