@@ -209,9 +209,7 @@ class SqliteStore:
         """See `Store.select`."""
         since, limit = _bounded(since), _bounded(limit)
         if owner is not None and thread is None:
-            rows = await self._walked(
-                actor, kind, owner, since, limit, most_bytes, newest_first=newest_first
-            )
+            rows = await self._walked(actor, kind, owner, since, limit, most_bytes, newest_first=newest_first)
             if rows is not None:
                 return self._records(rows)
         query, values = queries.selection(thread, actor, kind, owner, newest_first=newest_first)

@@ -155,9 +155,7 @@ def queries(number: int) -> dict[str, tuple[str, list[Any]]]:
         query, values = asked.selection(*given, newest_first=newest_first)
         return query, [*values, since, page]
 
-    def walk(
-        since: int, kind: str | None = None, *, newest_first: bool = False
-    ) -> tuple[str, list[Any]]:
+    def walk(since: int, kind: str | None = None, *, newest_first: bool = False) -> tuple[str, list[Any]]:
         query, values = asked.walk(None, kind, OPERATOR, newest_first=newest_first)
         return query, [*values, since, number, page]
 

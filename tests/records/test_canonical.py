@@ -75,7 +75,9 @@ def around(inner: object, depth: int) -> Any:
         (around(1, MAX_DEPTH + 1), "nested too deep"),
     ],
 )
-def test_what_stands_beside_a_form_that_is_made_is_refused_as_it_is_elsewhere(value: object, why: str) -> None:
+def test_what_stands_beside_a_form_that_is_made_is_refused_as_it_is_elsewhere(
+    value: object, why: str
+) -> None:
     with pytest.raises(InvalidBody, match=why):
         canonical(value)
 

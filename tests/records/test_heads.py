@@ -95,9 +95,7 @@ class Rival:
         clock = (clock or 0) + 1
         id_ = record_id((), self._thread, BEN, "KNOW", checked.body, clock, "SCALAR")
         try:
-            self._connection.execute(
-                insertion(1), (last + 1, *checked.row(id_, (), clock), ordinal + 1)
-            )
+            self._connection.execute(insertion(1), (last + 1, *checked.row(id_, (), clock), ordinal + 1))
             self.written += 1
         except sqlite3.OperationalError:
             self.kept_out += 1

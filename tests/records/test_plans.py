@@ -44,8 +44,8 @@ def newest(*given: str) -> str:
 
 def walk(*given: str, newest_first: bool = False) -> str:
     """Give the query for an owner's records in a part of the log, of what is given, of `actor` and `kind`."""
-    named = [name if name in given else None for name in ("actor", "kind")]
-    return queries.walk(*named, "x", newest_first=newest_first)[0]
+    actor, kind = (name if name in given else None for name in ("actor", "kind"))
+    return queries.walk(actor, kind, "x", newest_first=newest_first)[0]
 
 
 def search(filter_: dict[str, Any], owner: str | None = None, **sort: int) -> str:
