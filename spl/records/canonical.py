@@ -34,7 +34,10 @@ _AS_IT_IS: Final = frozenset((str, bool, type(None)))
 
 
 class Formed(NamedTuple):
-    """A value whose canonical form is made already; it may stand in an object that is yet to be brought into it."""
+    """A value whose canonical form is made already; it may stand in an object that is yet to be brought into it.
+
+    Only as the value of one of the object's own keys: anywhere else it is refused.
+    """
 
     form: bytes
 
@@ -66,6 +69,7 @@ def canonical(value: object, *, max_depth: int = MAX_DEPTH) -> bytes:
 
 def _put_together(value: dict[str, object], depth: int) -> bytes:
     """Give the form of an object of which parts have theirs."""
+    _require_depth(depth)
     _require_keys(value)
     parts = (
         b"%b:%b"
@@ -86,14 +90,18 @@ def _plain(value: object, depth: int) -> object:
         return int(value) if value.is_integer() else value
     if not isinstance(value, dict | list | tuple):
         raise InvalidBody(f"the value has no canonical form: {type(value).__name__} is not a JSON type")
-    if depth == 0:
-        raise InvalidBody("the value has no canonical form: it is nested too deep")
+    _require_depth(depth)
     if isinstance(value, dict):
         _require_keys(value)
         return {
             key: item if type(item) in _AS_IT_IS else _plain(item, depth - 1) for key, item in value.items()
         }
     return [item if type(item) in _AS_IT_IS else _plain(item, depth - 1) for item in value]
+
+
+def _require_depth(left: int) -> None:
+    if left == 0:
+        raise InvalidBody("the value has no canonical form: it is nested too deep")
 
 
 def _bounded(value: int) -> int:

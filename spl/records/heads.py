@@ -62,6 +62,8 @@ class Heads:
     def highest(self, thread: str, actor: str) -> int | None:
         """Give an actor's highest clock on a thread, None without any; may raise `sqlite3.Error`."""
         key = thread, actor
+        # Before all else: whatever another program writes after this takes the sequence that comes next.
+        self._end()
         if key not in self._clocks:
             clock, ordinal = self._connection.execute(HEAD, (thread, actor, thread)).fetchone()
             self._clocks[key] = clock
@@ -70,12 +72,17 @@ class Heads:
         return self._clocks[key]
 
     def take(self, thread: str, actor: str, clock: int) -> Place:
-        """Take the place of the record that comes next, once `highest` was asked; may raise `sqlite3.Error`."""
-        if self._last is None:
-            self._last = self._connection.execute(COUNT).fetchone()[0]
+        """Take the place of the record that comes next, once `highest` was asked."""
         key = thread, actor
         self._taken.append((thread, actor, self._clocks[key]))
         self._clocks[key] = clock
-        self._last += 1
+        self._last = self._end() + 1
         self._ordinals[thread] += 1
         return Place(self._last, self._ordinals[thread])
+
+    def _end(self) -> int:
+        """Give the last sequence; may raise `sqlite3.Error`."""
+        if self._last is None:
+            last: int = self._connection.execute(COUNT).fetchone()[0]
+            self._last = last
+        return self._last

@@ -55,7 +55,7 @@ def openings(owner: str | None) -> tuple[str, list[str]]:
     return _THREADS.format(belonging=belonging), [] if owner is None else [owner]
 
 
-def walk(actor: str | None, kind: str | None, owner: str) -> tuple[str, list[str]]:
+def walk(actor: str | None, kind: str | None, owner: str, *, newest_first: bool) -> tuple[str, list[str]]:
     """Give the query that finds an owner's records among all of a part of the log, and its values before the others."""
     # The plus keeps SQLite from the index over actors; the one over kinds is in sequence order too, and shorter.
     given = [
@@ -63,7 +63,8 @@ def walk(actor: str | None, kind: str | None, owner: str) -> tuple[str, list[str
     ]
     where = " AND ".join([*(term for term, _ in given), f"? = ({OWNER_OF.replace('?', 'each.thread')})"])
     query = f"""
-        SELECT {COLUMNS} FROM records AS each WHERE {where} AND sequence > ? AND sequence <= ? ORDER BY sequence LIMIT ?
+        SELECT {COLUMNS} FROM records AS each
+        WHERE {where} AND sequence > ? AND sequence <= ? {_in_order(newest_first)} LIMIT ?
     """  # noqa: S608 - no value is in it
     return query, [*(value for _, value in given), owner]
 
@@ -84,7 +85,7 @@ def selection(
         terms.append(f"? = ({OWNER_OF})")
         values += [owner, thread]
     where = " AND ".join([*terms, "sequence > ?"])
-    order = f"ORDER BY sequence {'DESC' if newest_first else 'ASC'}"
+    order = _in_order(newest_first)
     if owner is None or thread is not None:
         return f"SELECT {COLUMNS} FROM records WHERE {where} {order} LIMIT ?", values  # noqa: S608 - no value is in it
     # CROSS JOIN keeps SQLite from walking the log in sequence order, past all that others own. What it sorts
@@ -115,6 +116,10 @@ def search(asked: Search, owner: str | None) -> tuple[str, list[Any]]:
         WHERE {where.text} {rest}
     """  # noqa: S608 - no value is in it
     return query, [owner, *values]
+
+
+def _in_order(newest_first: bool) -> str:
+    return f"ORDER BY sequence {'DESC' if newest_first else 'ASC'}"
 
 
 def indexed(asked: Search, steps: list[str]) -> list[str]:

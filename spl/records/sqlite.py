@@ -46,6 +46,8 @@ _MANY_THREADS: Final = 1000
 _WALKED: Final = 5000
 _WALKED_OF_KIND: Final = 10
 """How many records are walked along before each of the owner's threads is looked at after all; of a kind, times ten."""
+_FURTHER: Final = 4
+"""How many times as far is walked for an owner of so many times the threads."""
 _MAX_INTEGER: Final = 2**63 - 1  # SQLite's; Python's have no end
 
 
@@ -206,26 +208,45 @@ class SqliteStore:
     ) -> list[Record]:
         """See `Store.select`."""
         since, limit = _bounded(since), _bounded(limit)
-        if owner is not None and thread is None and not newest_first:
-            rows = await self._walked(actor, kind, owner, since, limit, most_bytes)
+        if owner is not None and thread is None:
+            rows = await self._walked(actor, kind, owner, since, limit, most_bytes, newest_first=newest_first)
             if rows is not None:
                 return self._records(rows)
         query, values = queries.selection(thread, actor, kind, owner, newest_first=newest_first)
         return self._records(await self._read(query, (*values, since, limit), most_bytes))
 
     async def _walked(
-        self, actor: str | None, kind: str | None, owner: str, since: int, limit: int, most_bytes: int | None
+        self,
+        actor: str | None,
+        kind: str | None,
+        owner: str,
+        since: int,
+        limit: int,
+        most_bytes: int | None,
+        *,
+        newest_first: bool,
     ) -> list[tuple[Any, ...]] | None:
-        """Give the page of an owner who has much of the log, found by walking along a part of it; None if it is not."""
-        if not await self._read(queries.HAS_MANY, (owner, _MANY_THREADS)):
-            return None
-        until = _bounded(since + _WALKED * (1 if kind is None else _WALKED_OF_KIND))
-        query, values = queries.walk(actor, kind, owner)
-        rows = await self._read(query, (*values, since, until, limit), most_bytes)
-        if len(rows) >= limit or until >= await self.count():
-            return rows
-        full = most_bytes is not None and sum(len(row[BODY]) for row in rows) >= most_bytes
-        return rows if full else None
+        """Give the page of an owner who has much of the log, found by walking along a part of it; None if it is not.
+
+        The more threads the owner has, the further it goes: to look at each of them instead takes as much longer.
+        """
+        query, values = queries.walk(actor, kind, owner, newest_first=newest_first)
+        part, threads = _WALKED * (1 if kind is None else _WALKED_OF_KIND), _MANY_THREADS
+        rows: list[tuple[Any, ...]] = []
+        last, left = _MAX_INTEGER, most_bytes
+        while await self._read(queries.HAS_MANY, (owner, threads)):
+            last = min(last, await self.count())
+            low, high = (max(since, last - part), last) if newest_first else (since, min(since + part, last))
+            found = await self._read(query, (*values, low, high, limit - len(rows)), left)
+            rows += found
+            if left is not None:
+                left -= sum(len(row[BODY]) for row in found)
+            full = len(rows) >= limit or (left is not None and left <= 0)
+            if full or (low, high) == (since, last):
+                return rows
+            since, last = (since, low) if newest_first else (high, last)
+            part, threads = part * _FURTHER, threads * _FURTHER
+        return None
 
     async def search(
         self,

@@ -152,6 +152,9 @@ class Writer:
 
     def _write_alone(self, append: Append) -> tuple[Append, Outcome]:
         try:
+            # No other program writes from here to the commit, so that what is read of the log now is so then.
+            self._connection.execute("BEGIN IMMEDIATE")
+            self._heads.forget()
             [written] = self._write([append])
         except (sqlite3.Error, StoreDamaged) as error:
             return append, self._unwritten(error)
@@ -189,11 +192,11 @@ class Writer:
     # is made up first, from what is known, and written by as few as can be: mostly by one, a transaction in itself.
     def _insert(self, rows: list[Row]) -> None:
         pieces = [rows[at : at + _AT_ONCE] for at in range(0, len(rows), _AT_ONCE)]
-        if len(pieces) > 1:
+        if len(pieces) > 1 and not self._connection.in_transaction:
             self._connection.execute("BEGIN IMMEDIATE")
         for piece in pieces:
             self._connection.execute(insertion(len(piece)), [*chain.from_iterable(piece)])
-        if len(pieces) > 1:
+        if self._connection.in_transaction:
             self._connection.execute("COMMIT")
 
     def _prepare(self, append: Append, records: dict[_Place, Record], rows: list[Row]) -> Outcome:

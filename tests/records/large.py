@@ -155,8 +155,8 @@ def queries(number: int) -> dict[str, tuple[str, list[Any]]]:
         query, values = asked.selection(*given, newest_first=newest_first)
         return query, [*values, since, page]
 
-    def walk(since: int, kind: str | None = None) -> tuple[str, list[Any]]:
-        query, values = asked.walk(None, kind, OPERATOR)
+    def walk(since: int, kind: str | None = None, *, newest_first: bool = False) -> tuple[str, list[Any]]:
+        query, values = asked.walk(None, kind, OPERATOR, newest_first=newest_first)
         return query, [*values, since, number, page]
 
     run = f"th_run_{number // LONG // OF_A_RUN:024x}"
@@ -178,6 +178,7 @@ def queries(number: int) -> dict[str, tuple[str, list[Any]]]:
         "the first page of an owner of much": walk(0),
         "a late page of an owner of much": walk(late),
         "the runs of an owner of much": walk(0, LOOP),
+        "the newest runs of an owner of much": walk(0, LOOP, newest_first=True),
         "whether an owner has much": (asked.HAS_MANY, [OPERATOR, PAGE]),
         "the threads": (asked.openings(None)[0], [0, page]),
         "an owner's threads": (asked.openings(OPERATOR)[0], [OPERATOR, 0, page]),
@@ -231,6 +232,7 @@ async def measure(path: Path) -> dict[str, float]:
         "the first page of a member with a tenth of all": lambda: store.select(owner=MIA),
         "its last page": lambda: store.select(owner=MIA, since=number - 100),
         "its runs": lambda: store.select(owner=MIA, kind=LOOP),
+        "its newest runs": lambda: store.select(owner=MIA, kind=LOOP, newest_first=True),
         "a page of a member with a hundredth of all": lambda: store.select(owner=OTHERS[3], since=late),
         "a page of a member with nothing": lambda: store.select(owner=NEW),
         "the threads": store.threads,

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from spl.errors import InvalidBody
-from spl.records.canonical import MAX_DEPTH, MAX_DIGITS, canonical, parse
+from spl.records.canonical import MAX_DEPTH, MAX_DIGITS, Formed, canonical, parse
 
 characters = st.characters(exclude_categories=["Cs"])
 scalars = (
@@ -45,6 +45,47 @@ def test_no_value_is_changed_by_its_canonical_form(value: object) -> None:
 @given(st.dictionaries(st.text(characters), scalars).flatmap(lambda d: st.permutations(list(d.items()))))
 def test_the_order_of_keys_does_not_matter(pairs: list[tuple[str, object]]) -> None:
     assert canonical(dict(pairs)) == canonical(dict(sorted(pairs)))
+
+
+@given(st.dictionaries(st.text(characters), values), st.sets(st.text(characters)))
+def test_an_object_has_the_same_form_whichever_of_its_values_have_theirs_already(
+    value: dict[str, object], ahead: set[str]
+) -> None:
+    ahead |= set(list(value)[::2])
+    formed = {key: Formed.of(each) if key in ahead else each for key, each in value.items()}
+    assert canonical(formed) == canonical(value)
+
+
+def around(inner: object, depth: int) -> Any:
+    """Give objects in each other, so many, each with a part that has its form already."""
+    for _ in range(depth):
+        inner = {"a": inner, "b": Formed.of(1)}
+    return inner
+
+
+@pytest.mark.parametrize(
+    ("value", "why"),
+    [
+        ([Formed.of(1)], "bytes"),
+        ({"a": {"b": Formed.of(1)}}, "bytes"),
+        ({1: Formed.of(1)}, "the key 1 is not a string"),
+        ({"\ud800": Formed.of(1)}, "surrogate"),
+        ({"a": Formed.of(1), "b": nested(MAX_DEPTH)}, "nested too deep"),
+        (around(nested(1), MAX_DEPTH), "nested too deep"),
+        (around(1, MAX_DEPTH + 1), "nested too deep"),
+    ],
+)
+def test_what_stands_beside_a_form_that_is_made_is_refused_as_it_is_elsewhere(
+    value: object, why: str
+) -> None:
+    with pytest.raises(InvalidBody, match=why):
+        canonical(value)
+
+
+def test_what_is_formed_ahead_leaves_room_around_it() -> None:
+    assert canonical(around(Formed.of(nested(MAX_DEPTH // 2)), MAX_DEPTH // 2))
+    with pytest.raises(InvalidBody, match="nested too deep"):
+        Formed.of(nested(MAX_DEPTH // 2 + 1))
 
 
 @pytest.mark.parametrize(

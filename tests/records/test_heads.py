@@ -3,6 +3,7 @@ from __future__ import annotations
 import asyncio
 import os
 import sqlite3
+from contextlib import closing
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -12,6 +13,10 @@ from hypothesis import strategies as some
 from spl.errors import IngestFailed, SplError
 from spl.records import heads, writer
 from spl.records.examination import examine
+from spl.records.queries import COUNT, HEAD, insertion
+from spl.records.record import record_id
+from spl.records.rows import Checked
+from spl.records.schema import open_writer
 from tests.records.contract import draft
 from tests.records.logs import opened
 
@@ -55,6 +60,69 @@ def test_records_follow_those_of_another_program_that_has_written_meanwhile(path
     require_whole(path, 18)
 
 
+def test_a_record_is_counted_after_those_that_another_program_wrote_before_the_first(path: Path) -> None:
+    async def run() -> None:
+        async with opened(path) as one, opened(path) as other:
+            [(first, _)] = await other.append([draft(clock=7)])
+            # It has asked for the end of the thread, and had nothing to write.
+            assert await one.append([draft(clock=7)]) == [(first, False)]
+            await other.append([draft(actor=BEN)])
+            await one.append([draft()])
+            assert [record.clock for record in await one.select()] == [7, 1, 8]
+
+    asyncio.run(run())
+    require_whole(path, 3)
+
+
+class Rival:
+    """Another program, which writes a record of its own whenever a log's writer is about to hold it or to insert."""
+
+    def __init__(self, path: Path, thread: str) -> None:
+        self._connection = open_writer(os.fspath(path))
+        self._connection.execute("PRAGMA busy_timeout = 0")
+        self._thread = thread
+        self.written = 0
+        self.kept_out = 0
+
+    def __call__(self, statement: str) -> None:
+        if statement.startswith(("BEGIN", "INSERT")):
+            self._write()
+
+    def _write(self) -> None:
+        checked = Checked.of(draft(thread=self._thread, actor=BEN))
+        clock, ordinal = self._connection.execute(HEAD, (self._thread, BEN, self._thread)).fetchone()
+        [(last,)] = self._connection.execute(COUNT)
+        clock = (clock or 0) + 1
+        id_ = record_id((), self._thread, BEN, "KNOW", checked.body, clock, "SCALAR")
+        try:
+            self._connection.execute(insertion(1), (last + 1, *checked.row(id_, (), clock), ordinal + 1))
+            self.written += 1
+        except sqlite3.OperationalError:
+            self.kept_out += 1
+
+    def close(self) -> None:
+        self._connection.close()
+
+
+def test_an_append_is_written_however_often_another_program_writes(path: Path) -> None:
+    async def run() -> Rival:
+        async with opened(path) as store:
+            with closing(Rival(path, draft().thread)) as rival:
+                store._writer_connection.set_trace_callback(rival)
+                for _ in range(2):
+                    many = [draft() for _ in range(writer._AT_ONCE + 1)]
+                    results = await asyncio.gather(store.append(many), store.append([draft()]))
+                    assert all(appended.created for result in results for appended in result)
+                store._writer_connection.set_trace_callback(None)
+            assert store.failing is None
+            return rival
+
+    rival = asyncio.run(run())
+    assert rival.written
+    assert rival.kept_out
+    require_whole(path, rival.written + 2 * (writer._AT_ONCE + 2))
+
+
 def test_an_append_that_is_refused_gives_its_places_to_those_it_is_written_with(path: Path) -> None:
     async def run() -> None:
         async with opened(path) as store:
@@ -88,6 +156,23 @@ def test_appends_written_together_are_held_against_each_other(path: Path) -> Non
             assert first[0].record == again[0].record
             assert "DuplicateClock" in str(other)
             assert "ClockNotRising" in str(below)
+
+    asyncio.run(run())
+    require_whole(path, 1)
+
+
+def test_no_append_is_given_a_record_of_one_that_was_refused(path: Path) -> None:
+    async def run() -> None:
+        async with opened(path) as store:
+            refused, _, below = await asyncio.gather(
+                store.append([draft("a", clock=5), draft("b", clock=5)]),
+                store.append([draft("c", clock=9)]),
+                store.append([draft("a", clock=5)]),
+                return_exceptions=True,
+            )
+            assert "DuplicateClock" in str(refused)
+            assert "ClockNotRising" in str(below)
+            assert await places(store) == [(1, "th_1", 9)]
 
     asyncio.run(run())
     require_whole(path, 1)

@@ -101,9 +101,15 @@ def test_an_owner_of_much_is_given_the_same_pages_as_one_of_little(
                 tuple(
                     record.sequence
                     for record in await store.select(
-                        owner=owner, since=since, limit=30, most_bytes=most_bytes, **named
+                        owner=owner,
+                        since=since,
+                        limit=30,
+                        newest_first=newest_first,
+                        most_bytes=most_bytes,
+                        **named,
                     )
                 )
+                for newest_first in (False, True)
                 for since in (0, 1, LARGE // 2, LARGE - 40, LARGE)
                 for most_bytes in (None, 500)
             ]
@@ -120,12 +126,43 @@ def test_an_owner_of_much_is_given_the_same_pages_as_one_of_little(
     for owner in (large.OPERATOR, large.MIA, large.OTHERS[3], large.NEW):
         for named in asked:
             found = []
-            for many, walked in ((1 << 30, 0), (0, sqlite._WALKED), (0, 50)):
+            for many, walked in ((1 << 30, 0), (0, sqlite._WALKED), (0, 50), (2, 50)):
                 monkeypatch.setattr(sqlite, "_MANY_THREADS", many)
                 monkeypatch.setattr(sqlite, "_WALKED", walked)
                 found.append(asyncio.run(pages(owner, named)))
-            assert found[0] == found[1] == found[2]
+            assert found[0] == found[1] == found[2] == found[3]
             assert named or any(found[0]) == (owner != large.NEW)
+
+
+@pytest.mark.parametrize("newest_first", [False, True])
+@pytest.mark.parametrize("kind", [None, LOOP])
+@pytest.mark.parametrize("owner", [large.OPERATOR, large.MIA])
+def test_a_page_of_an_owner_takes_no_more_work_in_a_log_of_ten_times_the_records(
+    logs: tuple[Path, Path], monkeypatch: pytest.MonkeyPatch, owner: str, kind: str | None, newest_first: bool
+) -> None:
+    monkeypatch.setattr(sqlite, "_MANY_THREADS", 1)
+    # Of mia's records there are fewer than a page in the first part that is walked.
+    monkeypatch.setattr(sqlite, "_WALKED", 20)
+
+    async def work(log: Path) -> int:
+        store = await SqliteStore.open(log)
+        taken = 0
+
+        def count() -> None:
+            nonlocal taken
+            taken += 1
+
+        try:
+            for connection in store._reader_connections:
+                connection.set_progress_handler(count, 1)
+            found = await store.select(owner=owner, kind=kind, limit=4, newest_first=newest_first)
+            assert len(found) == 4
+            return taken
+        finally:
+            await store.close()
+
+    little, much = (asyncio.run(work(log)) for log in logs)
+    assert 0 < much <= 1.2 * little + 10, f"{little} instructions, and {much}"
 
 
 def test_such_a_log_is_one_that_was_appended_to(logs: tuple[Path, Path]) -> None:

@@ -42,6 +42,12 @@ def newest(*given: str) -> str:
     return queries.selection(*named, newest_first=True)[0]
 
 
+def walk(*given: str, newest_first: bool = False) -> str:
+    """Give the query for an owner's records in a part of the log, of what is given, of `actor` and `kind`."""
+    actor, kind = (name if name in given else None for name in ("actor", "kind"))
+    return queries.walk(actor, kind, "x", newest_first=newest_first)[0]
+
+
 def search(filter_: dict[str, Any], owner: str | None = None, **sort: int) -> str:
     """Give the query of a search."""
     return queries.search(Search(filter_of(filter_), sort_of(sort)), owner)[0]
@@ -97,10 +103,14 @@ QUERIES: Final = (
     Query("queries.selection", newest("thread"), THREAD),
     Query("queries.selection", newest("thread", "actor", "kind", "owner"), f"{THREAD_KIND}; {FIRST}"),
     Query("queries.selection", newest("owner"), f"{ONE}; {OWNERS}; {THREAD}; sort"),
-    Query("queries.walk", queries.walk(None, None, "x")[0], f"{PART}; {FIRST}"),
-    Query("queries.walk", queries.walk("x", None, "x")[0], f"{PART}; {FIRST}"),
-    Query("queries.walk", queries.walk(None, "x", "x")[0], f"{PART_OF_KIND}; {FIRST}"),
-    Query("queries.walk", queries.walk("x", "x", "x")[0], f"{PART_OF_KIND}; {FIRST}"),
+    Query("queries.walk", walk(), f"{PART}; {FIRST}"),
+    Query("queries.walk", walk("actor"), f"{PART}; {FIRST}"),
+    Query("queries.walk", walk("kind"), f"{PART_OF_KIND}; {FIRST}"),
+    Query("queries.walk", walk("actor", "kind"), f"{PART_OF_KIND}; {FIRST}"),
+    Query("queries.walk", walk(newest_first=True), f"{PART}; {FIRST}"),
+    Query("queries.walk", walk("actor", newest_first=True), f"{PART}; {FIRST}"),
+    Query("queries.walk", walk("kind", newest_first=True), f"{PART_OF_KIND}; {FIRST}"),
+    Query("queries.walk", walk("actor", "kind", newest_first=True), f"{PART_OF_KIND}; {FIRST}"),
     # A search goes as its filter lets it; in time it is bounded.
     Query("queries.search", search({"thread": "x"}), FIRST),
     Query("queries.search", search({"thread": "x"}, "x"), f"{FIRST}; {FIRST}"),
