@@ -38,8 +38,13 @@ class Sandbox:
     async def make(self, plan: Plan) -> Worker:
         """Make one worker of a plan, confirmed and holding nothing yet; raises `bwrap.errors.LayerError`."""
         confined = await launch(plan, self.image, self.ledger, seconds=self.probe_seconds)
-        # Its probe's own connection is older than this: only what it makes with its credential is younger.
-        return Worker(confined, time.monotonic(), datetime.now(UTC))
+        try:
+            # Its probe's own connection is older than this: only what it makes with its credential is younger.
+            return Worker(confined, time.monotonic(), datetime.now(UTC))
+        except BaseException:
+            # What would be told of it has no form: nobody has it, and nobody would end it.
+            await confined.stop("never told of")
+            raise
 
 
 @dataclass(frozen=True, slots=True)
