@@ -270,7 +270,9 @@ class Standbys:
             return last
         try:
             return await plans.plan(name)
-        except LayerError as error:
+        except DaemonStopping:
+            raise
+        except Exception as error:  # noqa: BLE001 - told, and tried again: the keeper is to outlive it
             self._failed(plans, name, error)
             return None
 

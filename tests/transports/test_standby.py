@@ -379,6 +379,25 @@ def test_once_one_could_be_made_the_next_are_at_once_and_the_same_trouble_is_no_
     standing_by(talk)
 
 
+def test_a_fault_while_the_plan_is_made_is_told_of_and_tried_again() -> None:
+    async def talk(here: Here) -> None:
+        last, plan = here.shop.plans.last, here.shop.plans.plan
+
+        async def fault(_: str) -> Plan:
+            raise MemoryError
+
+        here.shop.plans.last, here.shop.plans.plan = (lambda _: None), fault
+        with capture_logs() as said:
+            await here.ready(0)
+        assert [(each["layer"], each["observed"]) for each in said] == [("sandbox", "MemoryError: ")]
+        here.shop.plans.last, here.shop.plans.plan = last, plan
+        here.clock = 1.0
+        here.standbys.look()
+        await here.ready(2)
+
+    standing_by(talk)
+
+
 def test_one_that_dies_is_told_of_and_replaced_after_a_while() -> None:
     async def talk(here: Here) -> None:
         await here.ready(2)
