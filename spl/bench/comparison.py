@@ -6,9 +6,11 @@ Nothing is installed, and nothing is said here of what each of them confines.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shlex
 import shutil
+import signal
 import statistics
 import subprocess
 from dataclasses import dataclass, field
@@ -40,6 +42,8 @@ _BARE: Final = "bubblewrap"
 _ROUNDS: Final = 40
 _QUICK_ROUNDS: Final = 6
 _TRIAL_SECONDS: Final = 30.0
+_SAID: Final = 200
+"""How many characters of what a tool says of itself are told."""
 
 
 @dataclass
@@ -138,22 +142,13 @@ def _environ(folder: str) -> dict[str, str]:
 def _refused(command: Sequence[str], environ: Mapping[str, str]) -> str | None:
     """Run a command once; gives why it cannot be measured, in a line, or None where it can."""
     try:
-        done = subprocess.run(
-            command,
-            env=environ,
-            cwd="/",
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.PIPE,
-            timeout=_TRIAL_SECONDS,
-            check=False,
-        )
+        status, _, complaint = _tried(command, environ)
     except (OSError, subprocess.TimeoutExpired) as error:
         return str(error)
-    if done.returncode == 0:
+    if status == 0:
         return None
-    said = done.stderr.decode("utf-8", "replace").strip().splitlines()
-    return f"it ended with {done.returncode}{f': {said[-1]}' if said else ''}"
+    said = complaint.strip().splitlines()
+    return f"it ended with {status}{f': {said[-1][:_SAID]}' if said else ''}"
 
 
 def _version(path: str | None, environ: Mapping[str, str]) -> str:
@@ -161,19 +156,35 @@ def _version(path: str | None, environ: Mapping[str, str]) -> str:
     if path is None:
         return ""
     try:
-        done = subprocess.run(
-            [path, "--version"],
-            env=environ,
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            timeout=_TRIAL_SECONDS,
-            check=False,
-        )
-    except (OSError, ValueError, subprocess.TimeoutExpired):
+        status, said, _ = _tried([path, "--version"], environ)
+    except (OSError, subprocess.TimeoutExpired):
         return ""
-    words = done.stdout.split("\n", 1)[0].split()
-    return words[-1] if words and done.returncode == 0 else ""
+    words = said.split("\n", 1)[0].split()
+    return words[-1][:_SAID] if words and status == 0 else ""
+
+
+def _tried(command: Sequence[str], environ: Mapping[str, str]) -> tuple[int, str, str]:
+    """Run a command once in a session of its own, of which nothing goes on; gives its status and what it said.
+
+    Raises `OSError` and `subprocess.TimeoutExpired`.
+    """
+    pipe = subprocess.PIPE
+    with subprocess.Popen(
+        command,
+        env=environ,
+        cwd="/",
+        stdin=subprocess.DEVNULL,
+        stdout=pipe,
+        stderr=pipe,
+        start_new_session=True,
+    ) as process:
+        try:
+            said, complaint = process.communicate(timeout=_TRIAL_SECONDS)
+        finally:
+            # Of a tool that is set-user-id nothing may be ours to kill.
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.killpg(process.pid, signal.SIGKILL)
+    return process.returncode, said.decode("utf-8", "replace"), complaint.decode("utf-8", "replace")
 
 
 def _take(contender: _Contender, environ: Mapping[str, str]) -> None:

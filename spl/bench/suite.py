@@ -84,7 +84,8 @@ def _needed(chosen: Sequence[str], goals: Mapping[str, Goal]) -> set[str]:
 
 @contextmanager
 def _folder() -> Iterator[str]:
-    folder = tempfile.mkdtemp(prefix="spl-")
+    # Where TMPDIR says and nowhere else, where `tempfile` would take the next place that it can: the disk is measured.
+    folder = tempfile.mkdtemp(prefix="spl-", dir=os.environ.get("TMPDIR") or None)
     try:
         yield folder
     finally:

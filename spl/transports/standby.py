@@ -40,6 +40,8 @@ _OTHERS_SECONDS: Final = 60.0
 
 _RETRY_SECONDS, _RETRY_MOST_SECONDS = 1.0, 60.0
 
+_ENDED: Final = "it ended"
+
 _log = structlog.get_logger("spl.transports")
 
 
@@ -63,7 +65,10 @@ class _Making:
 
 @dataclass
 class _Trouble:
-    """Why a profile had no standby last, until when no other is made, and for how many seconds that was."""
+    """Why a profile had no standby last, until when no other is made, and for how many seconds that was.
+
+    With 0 seconds it is over, and kept for a while so that the same again is no news.
+    """
 
     cause: str
     until: float
@@ -134,13 +139,15 @@ class Standbys:
         ready = [each for each in self._ready if each.plan is plan and each.worker.confined.alive]
         if len(ready) > kept:
             self._given = actor
-            self._troubles.pop(plan.profile, None)
+            if self._cause(plan.profile) == _ENDED:
+                del self._troubles[plan.profile]
             return self._let_go(ready[0]), True
         worker = await self._claimed(plan)
         if worker is None:
             await self._make_room()
             self._refuse_late()
             worker = await sandbox.make(plan)
+            self._succeeded(plan.profile)
         return worker, False
 
     async def stop(self) -> None:
@@ -183,7 +190,7 @@ class Standbys:
             return
         self._ready.remove(standby)
         profile, pid, fault = standby.plan.profile, standby.worker.pid, standby.watch.exception()
-        if self._is_news(profile, "it ended"):
+        if self._is_news(profile, _ENDED):
             ended = None if fault is not None else standby.watch.result()
             _log.warning(
                 "a standby worker ended",
@@ -258,11 +265,14 @@ class Standbys:
 
     async def _plan(self, plans: Plans, name: str) -> Plan | None:
         """Give a profile's plan as the last start had it, after trouble as it is now; None where there is none."""
-        if self._waits(name) or (name not in self._troubles and plans.last(name) is not None):
-            return plans.last(name)
+        last = plans.last(name)
+        if self._waits(name) or (self._cause(name) is None and last is not None):
+            return last
         try:
             return await plans.plan(name)
-        except LayerError as error:
+        except DaemonStopping:
+            raise
+        except Exception as error:  # noqa: BLE001 - told, and tried again: the keeper is to outlive it
             self._failed(plans, name, error)
             return None
 
@@ -313,6 +323,7 @@ class Standbys:
             return None
         error = making.task.exception()
         if error is None:
+            self._succeeded(making.plan.profile)
             return making.task.result()
         self._failed(plans, making.plan.profile, error)
         return None
@@ -332,6 +343,17 @@ class Standbys:
         """Tell whether a profile's next is not to be made yet."""
         return name in self._troubles and self.now() < self._troubles[name].until
 
+    def _cause(self, name: str) -> str | None:
+        """Give what a profile is in trouble by now."""
+        trouble = self._troubles.get(name)
+        return trouble.cause if trouble is not None and trouble.seconds else None
+
+    def _succeeded(self, name: str) -> None:
+        """End the trouble of a profile of which one was made just now; whether they last is only seen by a start."""
+        if self._cause(name) not in (None, _ENDED):
+            trouble = self._troubles[name]
+            trouble.until, trouble.seconds = self.now(), 0.0
+
     def _failed(self, plans: Plans, name: str, error: BaseException) -> None:
         if not isinstance(error, LayerError):
             fault = f"{type(error).__name__}: {error}"
@@ -344,6 +366,7 @@ class Standbys:
         now, last = self.now(), self._troubles.get(name)
         if last is not None and now - last.until > _RETRY_MOST_SECONDS:
             last = None
-        seconds = _RETRY_SECONDS if last is None else min(2 * last.seconds, _RETRY_MOST_SECONDS)
+        seconds = _RETRY_SECONDS if last is None else max(last.seconds * 2, _RETRY_SECONDS)
+        seconds = min(seconds, _RETRY_MOST_SECONDS)
         self._troubles[name] = _Trouble(cause, now + seconds, seconds)
         return last is None or last.cause != cause

@@ -6,16 +6,19 @@ import os
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from spl.bench import comparison, suite
+import pytest
+
+from spl.bench import comparison, floors, suite
 from spl.bench.apparatus import QUICK
+from tests.end_to_end.daemon import wait_until_gone
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    import pytest
-
 _WORKS = """#!/bin/sh
 touch "$HOME/left" "$TMPDIR/left"
+sleep 600 >/dev/null 2>&1 &
+echo $! >>"$0.pids"
 [ "$1" = --version ] && { echo "jail version 1.2"; exit; }
 shift
 exec "$@"
@@ -23,7 +26,7 @@ exec "$@"
 _FAILS = """#!/bin/sh
 [ "$1" = --version ] && exit 2
 echo "first this" >&2
-echo "no namespaces here" >&2
+printf 'no namespaces here%0300d\n' 0 >&2
 exit 3
 """
 
@@ -52,9 +55,32 @@ def test_each_tool_is_timed_or_says_why_not_and_nothing_of_it_stays(
         assert (works["version"], works["samples"]) == ("1.2", 2)
         assert works["p95"] >= works["value"] > 0
         assert (fails["version"], fails["value"], fails["samples"]) == (None, None, 0)
-        assert fails["reason"] == "it ended with 3: no namespaces here"
+        assert fails["reason"] == f"it ended with 3: {'no namespaces here'.ljust(200, '0')}"
         assert (absent["value"], absent["reason"]) == (None, "not installed")
         assert rows["spl", word]["value"] > 0
     assert rows["works", "true"]["command"] == "works -- true"
     assert rows["spl", "start"]["ratio"] > 0
     assert os.listdir(place) == os.listdir(own) == []
+    # Asked its version once, then for each of the two commands tried once and timed twice.
+    pids = [*map(int, (tmp_path / "works.pids").read_text().split())]
+    assert len(pids) == 1 + 2 * (1 + 2)
+    for pid in pids:
+        wait_until_gone(pid)
+
+
+def test_a_command_that_is_broken_off_while_it_is_timed_does_not_go_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    running = tmp_path / "pid"
+    os.mkfifo(running)
+    told: list[int] = []
+
+    def interrupted(*_: object) -> None:
+        told.append(int(running.read_text()))
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(os, "waitid", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        floors.spawned(["/bin/sh", "-c", f"echo $$ >{running}; exec sleep 600"], quiet=True)
+    with pytest.raises(ProcessLookupError):
+        os.kill(told[0], 0)

@@ -127,6 +127,14 @@ def test_a_daemon_that_cannot_be_had_is_an_error_that_says_why(
     assert os.listdir(deep) == []
 
 
+def test_a_folder_for_what_is_thrown_away_that_is_not_there_is_an_error_and_no_other_is_taken(
+    place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TMPDIR", str(place / "missing"))
+    with pytest.raises(FileNotFoundError, match="missing"):
+        suite.run(["help"], size=QUICK)
+
+
 @pytest.mark.parametrize(("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
 def test_broken_off_it_leaves_no_process_and_no_folder(place: Path, number: int, status: int) -> None:
     ours, theirs = pty.openpty()

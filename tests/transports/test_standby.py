@@ -351,6 +351,53 @@ def test_what_keeps_one_from_being_made_is_said_once_and_it_is_tried_ever_more_r
     standing_by(talk)
 
 
+@pytest.mark.parametrize("maker", ["a start", "the next try"])
+def test_once_one_could_be_made_the_next_are_at_once_and_the_same_trouble_is_no_news(maker: str) -> None:
+    async def talk(here: Here) -> None:
+        with capture_logs() as said:
+            here.shop.failing = NO_NETWORK
+            for _ in range(3):
+                await here.settled()
+                here.clock = here.standbys._troubles["worker"].until
+                here.standbys.look()
+            await here.settled()
+            here.shop.failing = None
+            if maker == "a start":
+                assert not await here.take()
+            else:
+                here.clock = here.standbys._troubles["worker"].until
+            here.standbys.look()
+            await here.ready(2)
+
+            here.shop.failing = NO_NETWORK
+            assert await here.take()
+            here.standbys.look()
+            await here.ready(1)
+        assert [each["event"] for each in said] == ["no standby worker can be made"]
+        assert here.standbys._troubles["worker"].until - here.clock == 1
+
+    standing_by(talk)
+
+
+def test_a_fault_while_the_plan_is_made_is_told_of_and_tried_again() -> None:
+    async def talk(here: Here) -> None:
+        last, plan = here.shop.plans.last, here.shop.plans.plan
+
+        async def fault(_: str) -> Plan:
+            raise MemoryError
+
+        here.shop.plans.last, here.shop.plans.plan = (lambda _: None), fault
+        with capture_logs() as said:
+            await here.ready(0)
+        assert [(each["layer"], each["observed"]) for each in said] == [("sandbox", "MemoryError: ")]
+        here.shop.plans.last, here.shop.plans.plan = last, plan
+        here.clock = 1.0
+        here.standbys.look()
+        await here.ready(2)
+
+    standing_by(talk)
+
+
 def test_one_that_dies_is_told_of_and_replaced_after_a_while() -> None:
     async def talk(here: Here) -> None:
         await here.ready(2)
