@@ -159,16 +159,16 @@ class Launch:
         self._plan.host.bubblewrap.require_unchanged()
         self._plan.require_sources()
         options = self.options()
-        self._ledger.begin(self._nonce)
-        self._group = self._ledger.groups.make(self._nonce, self._plan)
         uid, gid = self.identity()
+        self._ledger.begin(self._nonce, None if self._lease is None else uid)
+        self._group = self._ledger.groups.make(self._nonce, self._plan)
         self._spawn(options, uid, gid)
         await self._join(self._pid_of_monitor())
         self._close("hold")
         process = await self._held(uid, gid)
         self._limit(process)
         await self._join(process.monitor, process.pid)
-        self._ledger.add(process)
+        self._ledger.add(self._nonce, process)
         self.ended = asyncio.create_task(self._see_end(process))
         self._close("block")  # at this end of file bubblewrap lets its child go on to its exec
         answer = await self._ready()
@@ -415,7 +415,6 @@ class Launch:
             self._close_all()
             raise
         self._note_beginning()
-        self._ledger.remove(process)
         self._give_back()
         return ended
 
@@ -423,7 +422,7 @@ class Launch:
         self._ledger.end(self._nonce)
         self._close_all()
         if self._lease is not None:
-            self._ledger.release(self._lease)
+            self._lease.release()
 
     def _close_all(self) -> None:
         for name in list(self._open):

@@ -192,8 +192,8 @@ async def cancelled(stage: Stage) -> bool:
     """Cancel a launch whose program says nothing, once it is released."""
     written, add = asyncio.Event(), stage.ledger.add
 
-    def noted(process: Process) -> None:
-        add(process)
+    def noted(nonce: str, process: Process) -> None:
+        add(nonce, process)
         written.set()
 
     with patch.object(stage.ledger, "add", noted):
@@ -320,7 +320,7 @@ async def not_seen_to_be_gone(stage: Stage) -> dict[str, Any]:
             said = error.errno
     told = {
         "errno": said,
-        "named": str(worker.process.pid) in stage.workers(),
+        "named": stage.workers() == [f"start-{worker._launch._nonce}"],
         "held": stage.ledger.holds(worker.process.uid),
     }
     # As the next start would, so that this test leaves nothing.

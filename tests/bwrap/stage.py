@@ -100,7 +100,7 @@ class Stage:
         return await launch(plan or self.plan(), image or self.image(), self.ledger, seconds=seconds)
 
     def workers(self) -> list[str]:
-        """Give the pids that the ledger holds on disk."""
+        """Give the names of the entries that the ledger holds on disk."""
         return os.listdir(f"{self.home}/run/workers")
 
     def _own(self, image: Sealed) -> Sealed:
