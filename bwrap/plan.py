@@ -43,9 +43,9 @@ class Term(NamedTuple):
         return self.number * self.each
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Plan:
-    """A profile resolved on a host: all that `arguments`, `launch` and `layers` need.
+    """A profile resolved on a host: all that `arguments`, `launch` and `layers` need. No plan equals another.
 
     `absent` are the optional sources that were not there when the plan was made; what comes later is in the next plan.
     """

@@ -262,13 +262,13 @@ async def attempts_that_do_not_count(stage: Stage) -> dict[str, list[str]]:
     process = worker.process
     green: dict[str, list[str]] = {"not made": [], "another errno": [], "a word": []}
     table = layers.table(process.plan, process.shape)
-    for layer, each in [(row, each) for row in table for each in row.attempts(process)]:
-        name = f"{layer.name}: {each.name}"
+    for layer, each in [(row, each) for row in table for each in row.asked(process.plan)]:
+        name = each.name
         others = {key: value for key, value in answers.items() if key != name}
         for how, changed in (
             ("not made", others),
             # EACCES, which an unconfined user gets too; where it is the proof, what comes without the layer (ENOEXEC).
-            ("another errno", {**others, name: -8 if each.expected == -13 else -13}),
+            ("another errno", {**others, name: -8 if each.attempt.expected == -13 else -13}),
             ("a word", {**others, name: "works"}),
         ):
             if all(finding.confirmed for finding in judging.judge(process, layer, changed)):
