@@ -43,9 +43,9 @@ class Term(NamedTuple):
         return self.number * self.each
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(frozen=True, slots=True)
 class Plan:
-    """A profile resolved on a host: all that `arguments`, `launch` and `layers` need. No plan equals another.
+    """A profile resolved on a host: all that `arguments`, `launch` and `layers` need.
 
     `absent` are the optional sources that were not there when the plan was made; what comes later is in the next plan.
     """
@@ -60,6 +60,10 @@ class Plan:
     filter: seccomp.Filter
     host: Host
     places: Places
+
+    def __hash__(self) -> int:
+        # What follows from a plan is made once for it; the rules in it are mappings, which have no hash themselves.
+        return hash((self.profile_digest, self.filter.digest))
 
     @property
     def command(self) -> tuple[str, ...]:

@@ -78,7 +78,7 @@ class Process:
 
     def read(self, name: str) -> str:
         """Read /proc/<pid>/<name>."""
-        return _read(f"/proc/{self.pid}/{name}")
+        return read_file(f"/proc/{self.pid}/{name}")
 
     def looked_at(self) -> Look:
         """Give it for one look at all its layers."""
@@ -91,7 +91,7 @@ class Process:
     @staticmethod
     def own_status(name: str) -> str:
         """Give one field of this process's own status."""
-        return _fields(_read("/proc/self/status"))[name]
+        return _fields(read_file("/proc/self/status"))[name]
 
     def stat(self, position: int) -> str:
         """Give a field of /proc/<pid>/stat by its number in proc(5), from 3 on."""
@@ -173,7 +173,7 @@ def stat_fields(text: str) -> list[str]:
     return text[text.rindex(")") + 1 :].split()
 
 
-def _read(path: str) -> str:
+def read_file(path: str) -> str:
     """Read a file of /proc, which gives no more than a page or a record at a time."""
     descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
