@@ -9,6 +9,9 @@ so that a process that did nothing cannot look confined.
 from __future__ import annotations
 
 import errno
+import functools
+import json
+import os
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -35,18 +38,33 @@ class Finding(NamedTuple):
 
 
 class Attempt(NamedTuple):
-    """One thing the process tries itself: an operation of the self-probe and the answer that proves the layer."""
+    """One thing the process tries itself: an operation of the self-probe and the answer that proves the layer.
+
+    An answer that depends on the process's numbers is given as a function of it: `expected_of` has them put in.
+    """
 
     name: str
     operation: tuple[object, ...]
     expected: object
+
+    def expected_of(self, process: Process) -> object:
+        """Give the answer that proves the layer of this process."""
+        return self.expected(process) if callable(self.expected) else self.expected
+
+
+class Asked(NamedTuple):
+    """An attempt as it is asked for among those of all layers: by a `name` of its own, in a `row` of JSON."""
+
+    name: str
+    row: str
+    attempt: Attempt
 
 
 def _always(_: Plan) -> bool:
     return True
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Layer:
     """One row of the table.
 
@@ -57,14 +75,24 @@ class Layer:
     claim: str
     remedy: str
     outside: Callable[[Process], Iterable[Finding]]
-    attempts: Callable[[Process], Iterable[Attempt]]
+    attempts: Callable[[Plan], Iterable[Attempt]]
     shapes: tuple[Shape, ...] = (Shape.SAME_USER, Shape.HOSTED)
     claimed: Callable[[Plan], bool] = _always
     sets_itself: bool = False
 
-    def named(self, attempt: Attempt) -> str:
-        """Give an attempt's name among those of all layers."""
-        return f"{self.name}: {attempt.name}"
+    def asked(self, plan: Plan) -> tuple[Asked, ...]:
+        """Give what a process of this plan must attempt for it."""
+        # One of them names this process.
+        return _asked(self, plan, os.getpid())
+
+
+# They follow from the plan, and a daemon that is busy starts many workers of one.
+@functools.lru_cache(maxsize=512)
+def _asked(layer: Layer, plan: Plan, _: int) -> tuple[Asked, ...]:
+    named = ((f"{layer.name}: {each.name}", each) for each in layer.attempts(plan))
+    return tuple(
+        Asked(name, json.dumps([name, *each.operation], separators=(",", ":")), each) for name, each in named
+    )
 
 
 def look(process: Process, layer: Layer) -> list[Finding]:
@@ -80,10 +108,10 @@ def look(process: Process, layer: Layer) -> list[Finding]:
 def judge(process: Process, layer: Layer, results: dict[str, object]) -> list[Finding]:
     """Look at one layer from outside, and hold the process's own results against what each must be."""
     findings = look(process, layer)
-    for attempt in layer.attempts(process):
-        observed = results.get(layer.named(attempt), "not attempted")
-        confirmed = _proves(observed, attempt.expected)
-        findings.append(Finding(f"inside: {attempt.name}", told(attempt.expected), told(observed), confirmed))
+    for name, _, attempt in layer.asked(process.plan):
+        observed, expected = results.get(name, "not attempted"), attempt.expected_of(process)
+        confirmed = _proves(observed, expected)
+        findings.append(Finding(f"inside: {attempt.name}", told(expected), told(observed), confirmed))
     return findings
 
 
@@ -97,8 +125,8 @@ def equal(how: str, expected: object, observed: object) -> Finding:
 
 def told(value: object) -> str:
     """Say a result as a person reads it: an errno by its name, a list by its items, what is no text escaped."""
-    if type(value) is int and value < 0:
-        return errno.errorcode.get(-value, str(value))
+    if type(value) is int:
+        return errno.errorcode.get(-value, str(value)) if value < 0 else str(value)
     if isinstance(value, list):
         return printable(" ".join(str(each) for each in value)) or "nothing"
     if isinstance(value, dict):

@@ -8,6 +8,7 @@ that has its maker's ids is there by vfork(2) in a fraction of one. And who has 
 from __future__ import annotations
 
 import ctypes
+import functools
 import os
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
@@ -111,10 +112,15 @@ class _Credentials(NamedTuple):
 _LIBC = ctypes.PyDLL(None, use_errno=True)
 
 
+@functools.cache
+def _number(name: str) -> int:
+    return number(name, architecture())
+
+
 def _call(name: str, *arguments: object) -> int:
     """Make one system call; raises `OSError`."""
     words = [ctypes.c_long(each) if isinstance(each, int) else each for each in arguments]
-    given: int = _LIBC.syscall(number(name, architecture()), *words)
+    given: int = _LIBC.syscall(_number(name), *words)
     if given < 0:
         code = ctypes.get_errno()
         raise OSError(code, f"{name}: {os.strerror(code)}")

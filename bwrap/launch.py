@@ -31,7 +31,7 @@ from bwrap.sealed import Sealed
 
 if TYPE_CHECKING:
     from bwrap.cgroup import Group
-    from bwrap.findings import Attempt
+    from bwrap.findings import Asked
     from bwrap.ledger import Ledger
     from bwrap.plan import Plan
     from bwrap.receipt import Confirmed
@@ -147,9 +147,9 @@ class Launch:
         """Give the limits to set, by the names of getrlimit(2)."""
         return resource_limits(self._plan.limits)
 
-    def attempts(self, process: Process) -> list[Attempt]:
-        """Give what the process must attempt before it is ready; `process` has no pid yet."""
-        return layers.attempts(process)
+    def attempts(self) -> list[Asked]:
+        """Give what the process must attempt before it is ready."""
+        return layers.attempts(self._plan, self._shape)
 
     def confirm(self, process: Process, answer: bytes) -> tuple[Confirmed, ...]:
         """Hold every layer against what it was to be; raises `LayerError`."""
@@ -159,16 +159,16 @@ class Launch:
         self._plan.host.bubblewrap.require_unchanged()
         self._plan.require_sources()
         options = self.options()
-        self._ledger.begin(self._nonce)
-        self._group = self._ledger.groups.make(self._nonce, self._plan)
         uid, gid = self.identity()
+        self._ledger.begin(self._nonce, None if self._lease is None else uid)
+        self._group = self._ledger.groups.make(self._nonce, self._plan)
         self._spawn(options, uid, gid)
         await self._join(self._pid_of_monitor())
         self._close("hold")
         process = await self._held(uid, gid)
         self._limit(process)
         await self._join(process.monitor, process.pid)
-        self._ledger.add(process)
+        self._ledger.add(self._nonce, process)
         self.ended = asyncio.create_task(self._see_end(process))
         self._close("block")  # at this end of file bubblewrap lets its child go on to its exec
         answer = await self._ready()
@@ -274,7 +274,7 @@ class Launch:
                 *(self._plan.host.bubblewrap.path, "--args", str(listed_at)),
                 *(word for each in hold for word in ("--args", str(each))),
                 "--",
-                *(*self.command(), self._nonce, self._specification(uid, gid)),
+                *(*self.command(), self._nonce, self._specification()),
             ]
 
             def start() -> subprocess.Popen[bytes]:
@@ -415,7 +415,6 @@ class Launch:
             self._close_all()
             raise
         self._note_beginning()
-        self._ledger.remove(process)
         self._give_back()
         return ended
 
@@ -423,7 +422,7 @@ class Launch:
         self._ledger.end(self._nonce)
         self._close_all()
         if self._lease is not None:
-            self._ledger.release(self._lease)
+            self._lease.release()
 
     def _close_all(self) -> None:
         for name in list(self._open):
@@ -446,12 +445,10 @@ class Launch:
         os.set_blocking(self._open[name], False)
         return given(theirs, writing if ours_reads else reading)
 
-    def _specification(self, uid: int, gid: int) -> str:
-        process = Process(self._plan, self._shape, 0, 0, uid, gid)
-        attempts = [[each.name, *each.operation] for each in self.attempts(process)]
-        return json.dumps(
-            {"socket": self._plan.places.socket_inside, "attempts": attempts}, separators=(",", ":")
-        )
+    def _specification(self) -> str:
+        """Say in JSON what the program is to connect to and to attempt."""
+        rows = ",".join(each.row for each in self.attempts())
+        return f'{{"socket":{json.dumps(self._plan.places.socket_inside)},"attempts":[{rows}]}}'
 
     def _note_beginning(self) -> None:
         """Note whether the program was executed: bubblewrap tells the exit status of what was, and of nothing else."""

@@ -11,8 +11,9 @@ import socket
 from typing import TYPE_CHECKING
 
 from bwrap import cgroup, landlock, sources
-from bwrap.findings import WORKS, Attempt, Finding, Layer, equal, told
+from bwrap.findings import WORKS, Asked, Attempt, Finding, Layer, equal, told
 from bwrap.host import Shape
+from bwrap.limits import resource_limits
 from bwrap.mounts import IMAGE, PROC, Kind
 from bwrap.plan import PATH
 from bwrap.process import Process
@@ -51,17 +52,13 @@ def every_layer() -> tuple[Layer, ...]:
     return _LAYERS
 
 
-def attempts(process: Process) -> list[Attempt]:
-    """Give every attempt this process must make, each named for its layer, what it sets itself before all others.
+def attempts(plan: Plan, shape: Shape) -> list[Asked]:
+    """Give every attempt a process must make, each named for its layer, what it sets itself before all others.
 
-    Only what is expected depends on the process's pids, never the operation: it is handed over before there are any.
+    Only what is expected depends on the process, never the operation: it is handed over before there is one.
     """
-    ordered = sorted(table(process.plan, process.shape), key=lambda layer: not layer.sets_itself)
-    return [
-        Attempt(layer.named(each), each.operation, each.expected)
-        for layer in ordered
-        for each in layer.attempts(process)
-    ]
+    ordered = sorted(table(plan, shape), key=lambda layer: not layer.sets_itself)
+    return [each for layer in ordered for each in layer.asked(plan)]
 
 
 def remedy(name: str) -> str:
@@ -78,8 +75,8 @@ def _own_namespace(process: Process, name: str) -> Finding:
     return Finding(f"outside: ns/{name}", "not the daemon's", theirs, confirmed)
 
 
-def _refused(process: Process, call: str, *arguments: object) -> Attempt:
-    return Attempt(call, _syscall(call, *arguments), _refusal(process.plan, call, arguments))
+def _refused(plan: Plan, call: str, *arguments: object) -> Attempt:
+    return Attempt(call, _syscall(call, *arguments), _refusal(plan, call, arguments))
 
 
 def _refusal(plan: Plan, call: str, arguments: tuple[object, ...] = ()) -> int:
@@ -96,10 +93,10 @@ def _syscall(call: str, *arguments: object) -> tuple[object, ...]:
     return ("syscall", number(call, architecture()), *arguments)
 
 
-def _socket(process: Process, family: str, kind: int) -> Attempt:
+def _socket(plan: Plan, family: str, kind: int) -> Attempt:
     arguments = (int(getattr(socket, family)), kind, 0)
     call = ("syscall_fd", number("socket", architecture()), *arguments)
-    expected = WORKS if family == "AF_UNIX" else _refusal(process.plan, "socket", arguments)
+    expected = WORKS if family == "AF_UNIX" else _refusal(plan, "socket", arguments)
     return Attempt(f"socket({family})", call, expected)
 
 
@@ -114,11 +111,14 @@ def _user_outside(process: Process) -> Iterator[Finding]:
     yield equal("outside: status Gid", [str(process.gid)] * 4, process.status("Gid").split())
 
 
-def _user_attempts(process: Process) -> Iterator[Attempt]:
-    yield _refused(process, "unshare", _CLONE_NEWUSER)
-    yield _refused(process, "setuid", 0)
-    expected = [process.uid] * 3 + [process.gid] * 3 + [process.pid_inside, process.parent_inside]
-    yield Attempt("who am I", ("ids",), expected)
+def _user_attempts(plan: Plan) -> Iterator[Attempt]:
+    yield _refused(plan, "unshare", _CLONE_NEWUSER)
+    yield _refused(plan, "setuid", 0)
+    yield Attempt("who am I", ("ids",), _numbers)
+
+
+def _numbers(process: Process) -> list[int]:
+    return [process.uid] * 3 + [process.gid] * 3 + [process.pid_inside, process.parent_inside]
 
 
 def _separate_user_outside(process: Process) -> Iterator[Finding]:
@@ -137,9 +137,9 @@ def _network_outside(process: Process) -> Iterator[Finding]:
     yield equal("outside: net/dev", ["lo"], devices)
 
 
-def _network_attempts(process: Process) -> Iterator[Attempt]:
+def _network_attempts(plan: Plan) -> Iterator[Attempt]:
     for family in ("AF_INET", "AF_INET6", "AF_NETLINK", "AF_PACKET", "AF_VSOCK", "AF_UNIX"):
-        yield _socket(process, family, socket.SOCK_RAW if family == "AF_PACKET" else socket.SOCK_STREAM)
+        yield _socket(plan, family, socket.SOCK_RAW if family == "AF_PACKET" else socket.SOCK_STREAM)
 
 
 def _home_outside(process: Process) -> Iterator[Finding]:
@@ -155,8 +155,8 @@ def _home_outside(process: Process) -> Iterator[Finding]:
     )
 
 
-def _home_attempts(process: Process) -> Iterator[Attempt]:
-    home, inside = process.plan.places.home, process.plan.places.socket_inside
+def _home_attempts(plan: Plan) -> Iterator[Attempt]:
+    home, inside = plan.places.home, plan.places.socket_inside
     yield Attempt("list the home", ("list", home), ["run"])
     yield Attempt("list its run folder", ("list", os.path.dirname(inside)), [os.path.basename(inside)])
     yield Attempt("write in the home", ("open", f"{home}/probe", os.O_CREAT | os.O_WRONLY), -errno.EROFS)
@@ -180,26 +180,27 @@ def _mounts_outside(process: Process) -> Iterator[Finding]:
     careless = sorted(target for target, mount in found.items() if not {"nosuid", "nodev"} <= mount.options)
     yield equal("outside: mounts without nosuid and nodev", [], careless)
     # bubblewrap looks the paths up for itself, a moment after they were examined.
-    swapped = [
-        mount.target
-        for mount, source in plan.shown
-        if sources.identity(process.inside(mount.target)) != source.identity
-    ]
+    with process.root() as root:
+        swapped = [
+            mount.target
+            for mount, source in plan.shown
+            if sources.identity(mount.target.lstrip("/"), folder=root) != source.identity
+        ]
     yield equal("outside: what is shown and was not examined", [], swapped)
 
 
-def _mounts_attempts(process: Process) -> Iterator[Attempt]:
+def _mounts_attempts(plan: Plan) -> Iterator[Attempt]:
     # With no path at all: the kernel looks for it before it asks for rights, so that EPERM is the filter's word, and
     # EFAULT that of a process without rights and without a filter.
-    yield _refused(process, "mount", "none", None, "tmpfs", 0, None)
-    yield _refused(process, "umount2", None, 0)
-    yield _refused(process, "chroot", None)
+    yield _refused(plan, "mount", "none", None, "tmpfs", 0, None)
+    yield _refused(plan, "umount2", None, 0)
+    yield _refused(plan, "chroot", None)
     yield Attempt("write in /", ("open", "/probe", os.O_CREAT | os.O_WRONLY), -errno.EROFS)
-    for mount in process.plan.find(Kind.TMPFS):
+    for mount in plan.find(Kind.TMPFS):
         yield Attempt(
             f"write in {mount.target}", ("open", f"{mount.target}/probe", os.O_CREAT | os.O_WRONLY), WORKS
         )
-    yield Attempt("read the interpreter", ("open", process.plan.host.python.path, os.O_RDONLY), WORKS)
+    yield Attempt("read the interpreter", ("open", plan.host.python.path, os.O_RDONLY), WORKS)
 
 
 # --- what the kernel lets it call ---
@@ -212,32 +213,32 @@ def _syscalls_outside(process: Process) -> Iterator[Finding]:
     yield equal("outside: status Seccomp_filters", str(own + 1), process.status("Seccomp_filters"))
 
 
-def _syscalls_attempts(process: Process) -> Iterator[Attempt]:
-    yield _refused(process, "ptrace", 0, 0, 0, 0)
+def _syscalls_attempts(plan: Plan) -> Iterator[Attempt]:
+    yield _refused(plan, "ptrace", 0, 0, 0, 0)
     # The daemon's own pid: unfiltered, a worker of the same user may signal it. Signal 0 asks, and does nothing.
-    yield _refused(process, "kill", os.getpid(), 0)
-    yield _refused(process, "init_module", None, 0, "")
-    yield _refused(process, "keyctl", 0, -3, 0)
-    yield _refused(process, "bpf", 0, None, 0)
-    yield _refused(process, "io_uring_setup", 1, None)
-    yield _refused(process, "perf_event_open", None, 0, -1, -1, 0)
-    rules = process.plan.filter.rules
+    yield _refused(plan, "kill", os.getpid(), 0)
+    yield _refused(plan, "init_module", None, 0, "")
+    yield _refused(plan, "keyctl", 0, -3, 0)
+    yield _refused(plan, "bpf", 0, None, 0)
+    yield _refused(plan, "io_uring_setup", 1, None)
+    yield _refused(plan, "perf_event_open", None, 0, -1, -1, 0)
+    rules = plan.filter.rules
     # A call that every kernel has and the profile does not name: the default answers it, so the list is an allow list.
     for call, arguments in _HARMLESS.items():
         if call not in (rules.allow | rules.refuse.keys() | rules.when.keys()):
             operation = ("syscall_fd", number(call, architecture()), *arguments)
-            yield Attempt(call, operation, _refusal(process.plan, call))
+            yield Attempt(call, operation, _refusal(plan, call))
             break
     # Without flags it is fork: had the filter let it pass, the child would end and say nothing.
-    yield _refused(process, "clone", 0, 0, 0, 0, 0)
-    yield _refused(process, "setsockopt", 0, socket.SOL_SOCKET, socket.SO_KEEPALIVE, None, 0)
-    yield Attempt("getpid", _syscall("getpid"), process.pid_inside)
+    yield _refused(plan, "clone", 0, 0, 0, 0, 0)
+    yield _refused(plan, "setsockopt", 0, socket.SOL_SOCKET, socket.SO_KEEPALIVE, None, 0)
+    yield Attempt("getpid", _syscall("getpid"), lambda process: process.pid_inside)
 
 
-def _landlock_attempts(process: Process) -> Iterator[Attempt]:
-    version = process.plan.host.landlock
+def _landlock_attempts(plan: Plan) -> Iterator[Attempt]:
+    version = plan.host.landlock
     calls = [landlock.CREATE_RULESET, landlock.ADD_RULE, landlock.RESTRICT_SELF]
-    writable = [mount.target for mount in process.plan.find(Kind.TMPFS)]
+    writable = [mount.target for mount in plan.find(Kind.TMPFS)]
     given_up = ("landlock", calls, list(landlock.rights(version)), landlock.changes(version), writable)
     yield Attempt("restrict itself", given_up, 0)
     # The image's mode lets it be executed, though it is no program: without this layer the answer is ENOEXEC.
@@ -296,8 +297,8 @@ def _group_outside(process: Process) -> Iterator[Finding]:
             yield equal(f"outside: cgroup {name}", group.bounds[name], group.read(name))
 
 
-def _limits_attempts(process: Process) -> Iterator[Attempt]:
-    wanted = {name: [value, value] for name, value in process.limits().items()}
+def _limits_attempts(plan: Plan) -> Iterator[Attempt]:
+    wanted = {name: [value, value] for name, value in resource_limits(plan.limits).items()}
     yield Attempt("getrlimit", ("limits", list(wanted)), wanted)
 
 
@@ -309,7 +310,7 @@ def _descriptors_outside(process: Process) -> Iterator[Finding]:
     yield equal("outside: fd", ["0", "1", "2"], process.descriptors())
 
 
-def _descriptors_attempts(_: Process) -> Iterator[Attempt]:
+def _descriptors_attempts(_: Plan) -> Iterator[Attempt]:
     yield Attempt("fcntl(3, F_GETFD)", _syscall("fcntl", 3, 1, 0), -errno.EBADF)
     yield Attempt("fcntl(2, F_GETFD)", _syscall("fcntl", 2, 1, 0), WORKS)
 
@@ -332,7 +333,7 @@ def _parent_outside(process: Process) -> Iterator[Finding]:
     yield equal("outside: stat ppid", process.monitor, int(process.stat(4)))
 
 
-def _nothing(_: Process) -> tuple[()]:
+def _nothing(_: Process | Plan) -> tuple[()]:
     return ()
 
 
@@ -403,10 +404,7 @@ _LAYERS = (
         "no System V or POSIX message queue, semaphore or segment of the host",
         "allow IPC namespaces on this host (user.max_ipc_namespaces)",
         _namespace_of("ipc"),
-        lambda process: [
-            _refused(process, "shmget", 0, 4096, 0o1600),
-            _refused(process, "msgget", 0, 0o1600),
-        ],
+        lambda plan: [_refused(plan, "shmget", 0, 4096, 0o1600), _refused(plan, "msgget", 0, 0o1600)],
         claimed=lambda plan: plan.namespaces.ipc,
     ),
     Layer(

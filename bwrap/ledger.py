@@ -2,27 +2,33 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import re
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from bwrap import cgroup, uids
 from bwrap.supervise import kill_pid, started
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from bwrap.process import Process
 
 _UID, _START = "uid-", "start-"
 
+_OPTIONS = os.O_WRONLY | os.O_NOFOLLOW | os.O_CLOEXEC
+
 
 class Ledger:
-    """The workers this instance has, by pid and start time, and the uids it leases, in a folder that outlives it.
+    """The launches this instance has made, each a file in a folder that outlives it, and the uids it leases for them.
 
-    `groups` is what it may divide among them.
+    A launch's entry is a line of JSON, and one more once its worker is there to go by pid and start time. Nothing is
+    synced: what it says is of no use after the next boot. `groups` is what it may divide among the workers.
     """
 
     def __init__(
@@ -33,52 +39,44 @@ class Ledger:
         self.groups = groups or cgroup.Groups()
         self._folder.mkdir(mode=0o700, exist_ok=True)
         self._boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
-        self._live: dict[int, int] = {}
+        self._live: dict[str, int] = {}
         self._ended: set[str] = set()
 
     def lease(self) -> uids.Lease:
-        """Lease a uid and write it down before anything runs under it: a daemon that dies then leaves no pid to go by.
+        """Lease a uid, which `begin` is to write down; raises `LayerError` when there is none."""
+        return self._pool.lease()
 
-        Raises `LayerError` when there is none.
-        """
-        lease = self._pool.lease()
-        try:
-            self._write(f"{_UID}{lease.uid}", None)
-        except BaseException:
-            lease.release()
-            raise
-        return lease
-
-    def release(self, lease: uids.Lease) -> None:
-        """Give a uid back under which nothing of ours runs any more."""
-        self._strike(f"{_UID}{lease.uid}")
-        lease.release()
-
-    def begin(self, nonce: str) -> None:
+    def begin(self, nonce: str, uid: int | None = None) -> None:
         """Write a launch down before anything of it runs: until its child has a pid to go by, its nonce is all.
 
-        With its group, in which is found whatever it has forked, however long it goes on.
+        With the `uid` that is leased for it, if one is, since whatever runs under that is its. And with its group, in
+        which is found whatever it has forked, however long it goes on.
         """
         place = self.groups.at(nonce)
-        self._write(f"{_START}{nonce}", None, group=place and place.folder)
+        said = {"boot": self._boot, "uid": uid, "group": place and place.folder}
+        self._write(nonce, said, os.O_CREAT | os.O_EXCL)
 
-    def end(self, nonce: str) -> None:
-        """Strike a launch of which nothing runs any more."""
-        self._strike(f"{_START}{nonce}")
-
-    def add(self, process: Process) -> None:
-        """Write a worker down; it must not have been released yet."""
-        self._write(str(process.pid), started(process.pid))
-        self._live[process.pid] = process.uid
+    def add(self, nonce: str, process: Process) -> None:
+        """Write down what a launch has come to; it must not have been released yet."""
+        self._write(nonce, {"pid": process.pid, "start_time": started(process.pid)}, os.O_APPEND)
+        self._live[nonce] = process.uid
 
     def holds(self, uid: int) -> bool:
         """Say whether a process of this uid is being made or lives."""
         return uid in self._live.values()
 
-    def remove(self, process: Process) -> None:
-        """Strike a worker that is gone."""
-        self._live.pop(process.pid, None)
-        self._strike(str(process.pid))
+    def end(self, nonce: str) -> None:
+        """Strike a launch of which nothing runs any more.
+
+        On a disk that cannot be written its entry stands until another is struck, or for the next sweep. Nothing may
+        be kept for it that a worker held: by such an entry no process is killed but one that is ours.
+        """
+        self._live.pop(nonce, None)
+        self._ended.add(nonce)
+        for each in tuple(self._ended):
+            with suppress(OSError):
+                self._path(each).unlink(missing_ok=True)
+                self._ended.discard(each)
 
     def sweep(self) -> list[int]:
         """Kill what an earlier daemon of this instance left running; gives the pids.
@@ -86,26 +84,31 @@ class Ledger:
         Only what is certainly ours, since the same boot: the same pid with the same start time, what names a launch's
         nonce in its command line or is in the group of its name, and whatever runs under a uid that this instance
         leased, whatever its range was then, and nobody has now. A group that cannot be removed stays written down.
+        Before there was one file for a launch, a uid and a worker had entries of their own: they are read as well.
         """
         killed: list[int] = []
         for path in sorted(self._folder.iterdir()):
             if path.is_symlink() or not path.is_file():
                 continue  # none of ours; a FIFO would be waited for
             with suppress(ValueError, KeyError, TypeError):
-                said = json.loads(path.read_text())
+                said = _read(path)
                 if said["boot"] != self._boot:
                     pass
                 elif path.name.startswith(_START):
                     nonce = path.name.removeprefix(_START)
                     killed += _sweep_launch(nonce)
+                    if said.get("pid") is not None:
+                        killed += _sweep_worker(said["pid"], said["start_time"])
+                    if said.get("uid") is not None:
+                        killed += self._sweep_uid(said["uid"])
                     found = cgroup.sweep(said["group"], nonce) if said.get("group") else []
                     if found is None:
                         continue
                     killed += found
                 elif path.name.startswith(_UID):
                     killed += self._sweep_uid(int(path.name.removeprefix(_UID)))
-                elif _sweep_worker(int(path.name), said["start_time"]):
-                    killed.append(int(path.name))
+                else:
+                    killed += _sweep_worker(int(path.name), said["start_time"])
             path.unlink(missing_ok=True)
         return sorted(set(killed))
 
@@ -126,27 +129,32 @@ class Ledger:
         finally:
             lease.release()
 
-    def _write(self, name: str, start_time: int | None, *, group: str | None = None) -> None:
-        # Whole or not at all: a daemon that dies here must not leave an entry that says nothing.
-        draft = self._folder / ".draft"
-        draft.write_text(json.dumps({"boot": self._boot, "start_time": start_time, "group": group}))
-        draft.replace(self._folder / name)
-        self._ended.discard(name)
+    def _write(self, nonce: str, said: Mapping[str, object], how: int) -> None:
+        line = json.dumps(said).encode() + b"\n"
+        entry = os.open(self._path(nonce), _OPTIONS | how, 0o600)
+        try:
+            # What is cut off here, on a full disk say, is no line, and is not read.
+            if os.write(entry, line) < len(line):
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        finally:
+            os.close(entry)
 
-    def _strike(self, name: str) -> None:
-        """Strike an entry; on a disk that cannot be written it stands until another is struck, or for the next sweep.
-
-        Nothing may be kept for it that a worker held: by such an entry no process is killed but one that is ours.
-        """
-        self._ended.add(name)
-        for each in tuple(self._ended):
-            with suppress(OSError):
-                (self._folder / each).unlink(missing_ok=True)
-                self._ended.discard(each)
+    def _path(self, nonce: str) -> Path:
+        return self._folder / f"{_START}{nonce}"
 
 
-def _sweep_worker(pid: int, start_time: int | None) -> bool:
-    return start_time is not None and kill_pid(pid, lambda: started(pid) == start_time)
+def _read(path: Path) -> dict[str, Any]:
+    """Read what the lines of an entry say together; one that was not written to its end says nothing."""
+    said: dict[str, Any] = {}
+    for line in path.read_text().splitlines():
+        with suppress(ValueError):
+            said |= json.loads(line)
+    return said
+
+
+def _sweep_worker(pid: int, start_time: int | None) -> list[int]:
+    found = start_time is not None and kill_pid(pid, lambda: started(pid) == start_time)
+    return [pid] if found else []
 
 
 def _sweep_launch(nonce: str) -> list[int]:

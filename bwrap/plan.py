@@ -61,6 +61,10 @@ class Plan:
     host: Host
     places: Places
 
+    def __hash__(self) -> int:
+        # What follows from a plan is made once for it; the rules in it are mappings, which have no hash themselves.
+        return hash((self.profile_digest, self.filter.digest))
+
     @property
     def command(self) -> tuple[str, ...]:
         """The confined command up to its own arguments.

@@ -6,6 +6,7 @@ import functools
 import os
 import re
 import resource
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -21,6 +22,11 @@ if TYPE_CHECKING:
 
 _UTIME, _STIME, _RSS = 14, 15, 24
 """Fields of /proc/<pid>/stat (proc_pid_stat(5))."""
+
+_NAME = 26
+"""Characters of a line of /proc/<pid>/limits that hold what is limited (proc_pid_limits(5))."""
+
+_PIECE = 65536
 
 
 class MountPoint(NamedTuple):
@@ -72,8 +78,7 @@ class Process:
 
     def read(self, name: str) -> str:
         """Read /proc/<pid>/<name>."""
-        with open(f"/proc/{self.pid}/{name}", "rb", buffering=0) as file:
-            return os.fsdecode(file.read())
+        return read_file(f"/proc/{self.pid}/{name}")
 
     def looked_at(self) -> Look:
         """Give it for one look at all its layers."""
@@ -86,8 +91,7 @@ class Process:
     @staticmethod
     def own_status(name: str) -> str:
         """Give one field of this process's own status."""
-        with open("/proc/self/status", encoding="utf-8") as file:
-            return _fields(file.read())[name]
+        return _fields(read_file("/proc/self/status"))[name]
 
     def stat(self, position: int) -> str:
         """Give a field of /proc/<pid>/stat by its number in proc(5), from 3 on."""
@@ -118,10 +122,7 @@ class Process:
 
     def limit(self, name: str) -> list[str]:
         """Give the soft and hard limit of a line of /proc/<pid>/limits."""
-        for line in self.read("limits").splitlines():
-            if line.startswith(name):
-                return line[len(name) :].split()[:2]
-        raise KeyError(name)
+        return _limits(self.read("limits"))[name]
 
     def mounts(self) -> tuple[MountPoint, ...]:
         """Read its mount table."""
@@ -131,16 +132,24 @@ class Process:
         """Give the path by which the daemon reaches what the process sees at a path."""
         return f"/proc/{self.pid}/root{path}"
 
+    @contextmanager
+    def root(self) -> Iterator[int]:
+        """Open the root that the process has, for a while, to look up paths from."""
+        descriptor = os.open(self.inside("/"), os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            yield descriptor
+        finally:
+            os.close(descriptor)
+
     def files(self, folder: str) -> Iterator[str]:
-        """Walk a folder as the process sees it and give every file that is not a folder."""
-        root = self.inside("")
-
-        def fail(error: OSError) -> None:
-            raise error
-
-        for path, _, names in os.walk(root + folder, onerror=fail):
-            for name in names:
-                yield os.path.join(path, name)[len(root) :]
+        """Walk a folder as the process sees it and give everything in it that is not a folder, a link to one too."""
+        with os.scandir(self.inside(folder)) as found:
+            for each in found:
+                path = f"{folder}/{each.name}"
+                if each.is_dir(follow_symlinks=False):
+                    yield from self.files(path)
+                else:
+                    yield path
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,6 +173,18 @@ def stat_fields(text: str) -> list[str]:
     return text[text.rindex(")") + 1 :].split()
 
 
+def read_file(path: str) -> str:
+    """Read a file of /proc, which gives no more than a page or a record at a time."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        pieces = [os.read(descriptor, _PIECE)]
+        while pieces[-1]:
+            pieces.append(os.read(descriptor, _PIECE))
+    finally:
+        os.close(descriptor)
+    return os.fsdecode(b"".join(pieces))
+
+
 # What these give follows from the text alone: of one that was read once, it is made once.
 @functools.lru_cache(maxsize=4)
 def mount_points(text: str) -> tuple[MountPoint, ...]:
@@ -177,6 +198,12 @@ def _fields(text: str) -> dict[str, str]:
     # Not splitlines(): a name that the process gives itself may hold what else Python takes for a line's end.
     lines = (line.partition(":") for line in text.split("\n"))
     return {key: value.strip() for key, _, value in lines}
+
+
+@functools.lru_cache(maxsize=4)
+def _limits(text: str) -> dict[str, list[str]]:
+    # A column of names, which hold spaces, then the soft and the hard limit and a unit.
+    return {line[:_NAME].rstrip(): line[_NAME:].split()[:2] for line in text.split("\n")[1:] if line}
 
 
 def _mount_point(line: str) -> MountPoint:

@@ -65,9 +65,12 @@ def examine(path: str) -> Source:
     return Source(path, real, _identity(found))
 
 
-def identity(path: str) -> Identity:
-    """Tell which file or folder stands at a path, without following a link there; raises `OSError`."""
-    return _identity(os.stat(path, follow_symlinks=False))
+def identity(path: str, *, folder: int | None = None) -> Identity:
+    """Tell which file or folder stands at a path, without following a link there; raises `OSError`.
+
+    A path that is relative is one from the `folder` that is open.
+    """
+    return _identity(os.stat(path, dir_fd=folder, follow_symlinks=False))
 
 
 def _identity(found: os.stat_result) -> Identity:

@@ -16,13 +16,12 @@ import struct
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, replace
 from functools import partial
-from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
 from bwrap import cgroup, uids
 from bwrap.host import Shape
 from bwrap.pipes import readable
-from bwrap.process import Process, stat_fields
+from bwrap.process import Process, read_file, stat_fields
 
 if TYPE_CHECKING:
     import subprocess
@@ -289,7 +288,7 @@ def started(pid: int) -> int | None:
 
 def _stat(pid: int, field: int) -> int | None:
     try:
-        return int(stat_fields(Path(f"/proc/{pid}/stat").read_text(errors="replace"))[field - 3])
+        return int(stat_fields(read_file(f"/proc/{pid}/stat"))[field - 3])
     except (FileNotFoundError, ProcessLookupError):
         return None
 

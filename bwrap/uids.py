@@ -10,6 +10,7 @@ import fcntl
 import os
 import pwd
 import secrets
+import stat
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -17,6 +18,9 @@ from bwrap.errors import LayerError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+
+
+_PASSABLE = 0o755
 
 
 class Lease:
@@ -123,9 +127,11 @@ def has_name(uid: int) -> bool:
 
 def _prepare(folder: str) -> None:
     try:
-        os.makedirs(os.path.dirname(folder), mode=0o755, exist_ok=True)
-        # Whatever the umask was: a worker must pass it.
-        os.chmod(os.path.dirname(folder), 0o755)  # noqa: S103
+        above = os.path.dirname(folder)
+        os.makedirs(above, mode=0o755, exist_ok=True)
+        # Whatever the umask was: a worker must pass it. Each change is work for a disk, so none is made for nothing.
+        if stat.S_IMODE(os.stat(above).st_mode) != _PASSABLE:
+            os.chmod(above, _PASSABLE)
         os.makedirs(folder, mode=0o700, exist_ok=True)
         found = os.stat(folder, follow_symlinks=False)
         if found.st_uid != os.geteuid() or found.st_mode & 0o077:

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from contextlib import ExitStack
 
-    from bwrap.findings import Attempt
+    from bwrap.findings import Asked
     from bwrap.ledger import Ledger
     from bwrap.plan import Plan
     from bwrap.process import Process
@@ -94,14 +94,14 @@ class Weakened(Launch):
         without = {change.unlimited for change in self._changes}
         return {name: value for name, value in super().limits().items() if name not in without}
 
-    def attempts(self, process: Process) -> list[Attempt]:
+    def attempts(self) -> list[Asked]:
         """Have it restrict itself, unless that is left out, and probe nothing: nobody asks."""
         if any(change.early_word for change in self._changes):
             os.write(self._open["stdin"], b"\n")
         if any(change.unrestricted for change in self._changes):
             return []
         restricting = {layer.name for layer in layers.every_layer() if layer.sets_itself}
-        return [each for each in super().attempts(process) if each.name.split(":")[0] in restricting]
+        return [each for each in super().attempts() if each.name.split(":")[0] in restricting]
 
     def confirm(self, process: Process, answer: bytes) -> tuple[Confirmed, ...]:
         """Confirm nothing."""

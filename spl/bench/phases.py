@@ -24,15 +24,15 @@ class Stamped(Ledger):
         super().__init__(folder, **given)
         self.stamps: dict[str, int] = {}
 
-    def begin(self, nonce: str) -> None:
+    def begin(self, nonce: str, uid: int | None = None) -> None:
         """Write a launch down, and when that was done."""
-        super().begin(nonce)
+        super().begin(nonce, uid)
         self.stamps["sources"] = time.monotonic_ns()
 
-    def add(self, process: Process) -> None:
+    def add(self, nonce: str, process: Process) -> None:
         """Write a worker down, and when it was held."""
         self.stamps["held"] = time.monotonic_ns()
-        super().add(process)
+        super().add(nonce, process)
 
 
 class Timed(Launch):

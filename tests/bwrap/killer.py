@@ -148,8 +148,8 @@ def _play(stage: Stage, plan: Plan, image: Sealed, moment: str, call: int | None
 
     add = stage.ledger.add
 
-    def held(process: Process) -> None:
-        add(process)
+    def held(nonce: str, process: Process) -> None:
+        add(nonce, process)
         tell("held")
 
     async def live() -> None:

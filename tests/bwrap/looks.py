@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import builtins
-import io
 import json
 import os
 import resource
@@ -60,12 +58,12 @@ def blinded(at: int, way: OSError | None) -> Iterator[list[str]]:
                 return real(path, *words, **named)
             if way is not None:
                 raise way
-            return empty() if "encoding" not in named else io.StringIO("")
+            return empty()
 
         return read
 
     with (
-        patch.object(builtins, "open", failing(open, lambda: io.BytesIO(b""))),
+        patch.object(os, "open", failing(os.open, partial(os.open, os.devnull, os.O_RDONLY))),
         patch.object(os, "readlink", failing(os.readlink, str)),
         patch.object(os, "listdir", failing(os.listdir, list)),
         patch.object(os, "scandir", failing(os.scandir, _NoEntries)),

@@ -192,8 +192,8 @@ async def cancelled(stage: Stage) -> bool:
     """Cancel a launch whose program says nothing, once it is released."""
     written, add = asyncio.Event(), stage.ledger.add
 
-    def noted(process: Process) -> None:
-        add(process)
+    def noted(nonce: str, process: Process) -> None:
+        add(nonce, process)
         written.set()
 
     with patch.object(stage.ledger, "add", noted):
@@ -262,13 +262,13 @@ async def attempts_that_do_not_count(stage: Stage) -> dict[str, list[str]]:
     process = worker.process
     green: dict[str, list[str]] = {"not made": [], "another errno": [], "a word": []}
     table = layers.table(process.plan, process.shape)
-    for layer, each in [(row, each) for row in table for each in row.attempts(process)]:
-        name = f"{layer.name}: {each.name}"
+    for layer, each in [(row, each) for row in table for each in row.asked(process.plan)]:
+        name = each.name
         others = {key: value for key, value in answers.items() if key != name}
         for how, changed in (
             ("not made", others),
             # EACCES, which an unconfined user gets too; where it is the proof, what comes without the layer (ENOEXEC).
-            ("another errno", {**others, name: -8 if each.expected == -13 else -13}),
+            ("another errno", {**others, name: -8 if each.attempt.expected == -13 else -13}),
             ("a word", {**others, name: "works"}),
         ):
             if all(finding.confirmed for finding in judging.judge(process, layer, changed)):
@@ -320,7 +320,7 @@ async def not_seen_to_be_gone(stage: Stage) -> dict[str, Any]:
             said = error.errno
     told = {
         "errno": said,
-        "named": str(worker.process.pid) in stage.workers(),
+        "named": stage.workers() == [f"start-{worker._launch._nonce}"],
         "held": stage.ledger.holds(worker.process.uid),
     }
     # As the next start would, so that this test leaves nothing.

@@ -100,7 +100,7 @@ class Stage:
         return await launch(plan or self.plan(), image or self.image(), self.ledger, seconds=seconds)
 
     def workers(self) -> list[str]:
-        """Give the pids that the ledger holds on disk."""
+        """Give the names of the entries that the ledger holds on disk."""
         return os.listdir(f"{self.home}/run/workers")
 
     def _own(self, image: Sealed) -> Sealed:
@@ -147,8 +147,8 @@ def attempting(*rows: list[Any]) -> Any:
     """Have the launches in this context try more than the layers ask for; the answers count for nothing."""
     given = Launch._specification
 
-    def specification(self: Launch, uid: int, gid: int) -> str:
-        said = json.loads(given(self, uid, gid))
+    def specification(self: Launch) -> str:
+        said = json.loads(given(self))
         said["attempts"] += rows
         return json.dumps(said)
 

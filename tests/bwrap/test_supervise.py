@@ -42,14 +42,19 @@ def gone() -> int:
         return process.pid
 
 
+NONCE = "0123456789abcdef" * 2
+
+
 def entry(folder: Path, pid: int, **said: object) -> None:
-    start_time = supervise.started(pid)
-    whole = {"boot": BOOT, "shape": "same-user", "uid": os.getuid(), "start_time": start_time, **said}
-    (folder / str(pid)).write_text(json.dumps(whole))
+    """Write down a launch and the worker that it came to."""
+    launch = {"boot": BOOT, "uid": None, "group": None, **said}
+    worker = {"pid": pid, "start_time": supervise.started(pid), **said}
+    (folder / f"start-{NONCE}").write_text(f"{json.dumps(launch)}\n{json.dumps(worker)}\n")
 
 
 def reserved(folder: Path, uid: int) -> None:
-    (folder / f"uid-{uid}").write_text(json.dumps({"boot": BOOT, "start_time": None}))
+    """Write down a launch and the uid that it leased."""
+    (folder / f"start-{NONCE}").write_text(json.dumps({"boot": BOOT, "uid": uid, "group": None}) + "\n")
 
 
 @pytest.mark.parametrize(
@@ -170,10 +175,36 @@ def test_a_sweep_leaves_a_process_that_only_has_the_number(
     assert list(tmp_path.iterdir()) == []
 
 
+def test_a_sweep_goes_by_what_was_written_before_a_line_that_was_cut_off(
+    tmp_path: Path, foreign: subprocess.Popen[bytes]
+) -> None:
+    ledger = Ledger(str(tmp_path))
+    entry(tmp_path, foreign.pid)
+    with (tmp_path / f"start-{NONCE}").open("a") as file:
+        file.write('{"start_time": 1')
+
+    assert ledger.sweep() == [foreign.pid]
+    assert foreign.wait() == -9
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_sweep_reads_the_entries_of_a_worker_and_a_uid_that_earlier_versions_wrote(
+    tmp_path: Path, foreign: subprocess.Popen[bytes]
+) -> None:
+    start_time = supervise.started(foreign.pid)
+    (tmp_path / str(foreign.pid)).write_text(json.dumps({"boot": BOOT, "start_time": start_time}))
+    (tmp_path / "uid-12345").write_text(json.dumps({"boot": BOOT, "start_time": None}))
+
+    assert Ledger(str(tmp_path)).sweep() == [foreign.pid]
+    assert foreign.wait() == -9
+    assert list(tmp_path.iterdir()) == []
+
+
 @pytest.mark.parametrize(
     "text", ["", "{", "[]", "7", '{"boot": "b"}', '{"boot": 1, "start_time": {}, "uid": "x"}', "\udcff"]
 )
 def test_a_sweep_strikes_an_entry_that_says_nothing(tmp_path: Path, text: str) -> None:
+    (tmp_path / f"start-{NONCE}").write_bytes(os.fsencode(text))
     (tmp_path / "17").write_bytes(os.fsencode(text))
     (tmp_path / "no number").write_text("{}")
 
@@ -231,17 +262,45 @@ def test_a_sweep_kills_nothing_for_a_uid_with_a_name_even_if_it_was_leased(tmp_p
 
 
 @pytest.mark.skipif(os.getuid() != 0, reason="a lock that only root can make")
-def test_a_lease_is_written_down_for_as_long_as_it_is_held(tmp_path: Path) -> None:
+def test_a_sweep_kills_what_runs_under_the_uid_of_an_entry_that_earlier_versions_wrote(
+    tmp_path: Path,
+) -> None:
+    lease = Pool(60980, 60981).lease()
+    with subprocess.Popen(
+        ["/bin/cat"], stdin=subprocess.PIPE, user=lease.uid, group=lease.uid, extra_groups=[]
+    ) as other:
+        lease.release()
+        (tmp_path / f"uid-{lease.uid}").write_text(json.dumps({"boot": BOOT, "start_time": None}))
+
+        assert Ledger(str(tmp_path)).sweep() == [other.pid]
+        assert other.wait() == -9
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="a lock that only root can make")
+def test_a_launch_is_written_down_with_the_uid_that_is_leased_for_it(tmp_path: Path) -> None:
     ledger = Ledger(str(tmp_path), Pool(60980, 60981))
     lease = ledger.lease()
-    assert [path.name for path in tmp_path.iterdir()] == [f"uid-{lease.uid}"]
+    ledger.begin(NONCE, lease.uid)
+    (written,) = tmp_path.iterdir()
+    assert written.name == f"start-{NONCE}"
+    assert json.loads(written.read_text()) == {"boot": BOOT, "uid": lease.uid, "group": None}
 
-    ledger.release(lease)
+    ledger.end(NONCE)
+    lease.release()
 
     assert list(tmp_path.iterdir()) == []
     again = Pool().take(lease.uid)
     assert again is not None
     again.release()
+
+
+def test_a_launch_that_could_not_be_written_down_whole_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(os, "write", lambda _, line: len(line) - 1)
+
+    with pytest.raises(OSError, match="No space left on device"):
+        Ledger(str(tmp_path)).begin(NONCE)
 
 
 @pytest.mark.skipif(os.getuid() != 0, reason="a disk of the test's own needs root")
@@ -253,17 +312,17 @@ def test_what_a_worker_held_is_given_back_on_a_disk_that_cannot_be_written_and_i
         folder = drive.seen(drive.path / "workers")
         ledger = Ledger(str(folder), Pool(60980, 60981))
         lease = ledger.lease()
-        ledger.begin("a" * 32)
+        ledger.begin("a" * 32, lease.uid)
         drive.sync()
         drive.fail()
 
         ledger.end("a" * 32)
-        ledger.release(lease)
+        lease.release()
 
         again = Pool().take(lease.uid)
         assert again is not None
         again.release()
-        assert len(list(folder.iterdir())) == 2
+        assert len(list(folder.iterdir())) == 1
         drive.unmount()
         drive.mount()
         ledger.begin("b" * 32)
@@ -316,12 +375,11 @@ def test_a_sweep_kills_the_child_of_a_bubblewrap_that_was_killed_before_it_was_s
     ledger = Ledger(str(tmp_path))
     status, telling = os.pipe()
     held, holding = os.pipe()
-    nonce = "0123456789abcdef" * 2
     options = ["--ro-bind", "/", "/", "--json-status-fd", str(telling), "--block-fd", str(held)]
     monitor = subprocess.Popen(
-        ["/usr/bin/bwrap", *options, "--", "/bin/cat", nonce], pass_fds=[telling, held]
+        ["/usr/bin/bwrap", *options, "--", "/bin/cat", NONCE], pass_fds=[telling, held]
     )
-    ledger.begin(nonce)
+    ledger.begin(NONCE)
     with open(status, "rb") as told:
         child = json.loads(told.readline())["child-pid"]
     pidfd = os.pidfd_open(child)
