@@ -93,7 +93,7 @@ GOALS: Final[Mapping[str, Goal]] = {
 """Every row by its name, in the order in which they are shown."""
 
 PHASES: Final[Mapping[str, str]] = {
-    "sources": "what the profile shows is looked at again, the launch is written down",
+    "sources": "what the profile shows is looked at again, a uid is leased, the launch is written down",
     "held": "bubblewrap is started, sets the namespaces and mounts up, and holds its child",
     "ready": "limits are set, the interpreter starts, the program probes its confinement and says so",
     "confirmed": "every layer is held against what the process said and what is seen from outside",
