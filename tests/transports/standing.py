@@ -95,7 +95,7 @@ async def taken(tmp_path: Path, patch: Patch) -> None:
             (waiting,) = made[number:]
             assert here.kernel.admission.taken == 0
             # What was confirmed earlier than in this millisecond is told apart from what was looked at in it.
-            patch.setattr(waiting, "_confirmed_at", "2026-01-01T00:00:00.000Z")
+            patch.setitem(waiting._receipt, "confirmed_at", "2026-01-01T00:00:00.000Z")
             run = await transports.start(ADMINISTRATOR, THEIRS)
             assert here.kernel.admission.taken == 1
             await rest(transports, patch)
