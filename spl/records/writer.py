@@ -152,7 +152,7 @@ class Writer:
 
     def _write_alone(self, append: Append) -> tuple[Append, Outcome]:
         try:
-            [written] = self._write([append])
+            [written] = self._write([append], locked=True)
         except (sqlite3.Error, StoreDamaged) as error:
             return append, self._unwritten(error)
         return written
@@ -162,15 +162,19 @@ class Writer:
             raise StoreDamaged(self.damaged.message)
         self._require_there()
 
-    def _write(self, group: list[Append]) -> list[tuple[Append, Outcome]]:
+    def _write(self, group: list[Append], *, locked: bool = False) -> list[tuple[Append, Outcome]]:
         """Have a group's records reach the disk, and give what each append is answered.
 
-        An append that the log's own rules refuse takes no other with it. Raises StoreDamaged, and `sqlite3.Error` where
+        With `locked` what they follow is read anew, and no other program writes in between. An append that the log's
+        own rules refuse takes no other with it. Raises StoreDamaged, and `sqlite3.Error` where
         the log refuses: none of the group is written then.
         """
         rows: list[Row] = []
         try:
             self._require_sound()
+            if locked:
+                self._connection.execute("BEGIN IMMEDIATE")
+                self._heads.forget()
             self._heads.shorten()
             records: dict[_Place, Record] = {}
             outcomes = [(append, self._prepare(append, records, rows)) for append in group]
@@ -189,11 +193,11 @@ class Writer:
     # is made up first, from what is known, and written by as few as can be: mostly by one, a transaction in itself.
     def _insert(self, rows: list[Row]) -> None:
         pieces = [rows[at : at + _AT_ONCE] for at in range(0, len(rows), _AT_ONCE)]
-        if len(pieces) > 1:
+        if len(pieces) > 1 and not self._connection.in_transaction:
             self._connection.execute("BEGIN IMMEDIATE")
         for piece in pieces:
             self._connection.execute(insertion(len(piece)), [*chain.from_iterable(piece)])
-        if len(pieces) > 1:
+        if self._connection.in_transaction:
             self._connection.execute("COMMIT")
 
     def _prepare(self, append: Append, records: dict[_Place, Record], rows: list[Row]) -> Outcome:

@@ -22,6 +22,8 @@ if TYPE_CHECKING:
     from spl.records.store import Store
 
 BEN = "did:sync:user:ben"
+SECONDS = 20
+"""How long what is waited for here may take."""
 
 
 @pytest.fixture
@@ -53,6 +55,28 @@ def test_records_follow_those_of_another_program_that_has_written_meanwhile(path
 
     asyncio.run(run())
     require_whole(path, 18)
+
+
+def test_no_append_is_refused_for_what_another_program_writes_between_it_and_the_next(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def run() -> None:
+        loop = asyncio.get_running_loop()
+        async with opened(path) as one, opened(path) as other:
+            alone = writer.Writer._write_alone
+
+            def after_another(self: writer.Writer, append: writer.Append) -> Any:
+                if self is one._writer:
+                    asyncio.run_coroutine_threadsafe(other.append([draft(actor=BEN)]), loop).result(SECONDS)
+                return alone(self, append)
+
+            await one.append([draft()])
+            await other.append([draft()])
+            monkeypatch.setattr(writer.Writer, "_write_alone", after_another)
+            await asyncio.gather(*(one.append([draft(), draft(thread="th_2")]) for _ in range(3)))
+
+    asyncio.run(run())
+    require_whole(path, 11)
 
 
 def test_an_append_that_is_refused_gives_its_places_to_those_it_is_written_with(path: Path) -> None:
