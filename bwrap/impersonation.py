@@ -32,9 +32,11 @@ def impersonate(uid: int, gid: int, act: Callable[[], T]) -> T:
     """Do something on this thread as a user of one group, and give what that gives; other threads stay who they are.
 
     Its real and effective ids are the user's and its saved ones stay its own, so that it can go back, and so that
-    nobody of that user may trace it meanwhile (ptrace(2)). A program that the act starts has the user's alone, and no
-    capability (execve(2), capabilities(7)). As little as possible is to be done there: no file opened, nothing awaited.
-    The process is not dumpable meanwhile, and afterwards what it was. For who it is already nothing is changed.
+    nobody of that user may trace it meanwhile (ptrace(2)). They may signal it, by its real uid (kill(2)): so the user
+    is to be one of whom nothing runs that is not trusted, as of a uid that was just leased. A program that the act
+    starts has the user's ids alone, and no capability (execve(2), capabilities(7)). As little as possible is to be
+    done there: no file opened, nothing awaited. The process is not dumpable meanwhile, and afterwards what it was. For
+    who it is already nothing is changed.
 
     Raises `OSError` when the ids cannot be had: EPERM without CAP_SETUID and CAP_SETGID, EINVAL for one that this user
     namespace does not map (user_namespaces(7)). A process that cannot go back ends at once.

@@ -62,6 +62,12 @@ class _Making:
     task: asyncio.Task[Worker]
     claim: asyncio.Future[Worker | None] | None = None
 
+    async def give_up(self) -> None:
+        """Have it come to nothing, and see it gone; who has it given up twice would be told before it is."""
+        if not self.task.cancelling():
+            self.task.cancel()
+        await asyncio.wait((self.task,))
+
 
 @dataclass
 class _Trouble:
@@ -89,6 +95,7 @@ class Standbys:
     wanted: Callable[[], Sequence[str]]
     now: Callable[[], float] = time.monotonic
     _ready: list[_Standby] = field(default_factory=list, init=False)
+    _going: dict[asyncio.Task[None], Plan] = field(default_factory=dict, init=False)
     _making: _Making | None = field(default=None, init=False)
     _keeper: asyncio.Task[None] | None = field(default=None, init=False)
     _stopped: bool = field(default=False, init=False)
@@ -157,6 +164,8 @@ class Standbys:
             self._keeper.cancel()
             await asyncio.wait((self._keeper,))
         await self._discard(self._ready, "daemon")
+        if self._going:
+            await asyncio.wait(self._going)
 
     def _refuse_late(self) -> None:
         if self._stopped:
@@ -209,25 +218,34 @@ class Standbys:
 
     async def _discard(self, standbys: Sequence[_Standby], why: str) -> None:
         """Have these go; one whose end cannot be seen stays in the ledger, for the next daemon to look for."""
-        # None of them is given to a start once this has begun.
-        workers = [self._let_go(each) for each in [*standbys]]
-        ended = await asyncio.gather(
-            *(worker.confined.stop(why) for worker in workers), return_exceptions=True
-        )
-        for worker, fault in zip(workers, ended, strict=True):
-            if isinstance(fault, Exception):
-                _log.error("something of a standby worker may be left", pid=worker.pid, error=str(fault))
+        # None of them is given to a start once this has begun. Each has its memory and its uid until it is gone.
+        going = {asyncio.create_task(self._end(self._let_go(each), why)): each.plan for each in [*standbys]}
+        self._going |= going
+        for ending in going:
+            ending.add_done_callback(self._going.pop)
+        if going:
+            await asyncio.wait(going)
+
+    async def _end(self, worker: Worker, why: str) -> None:
+        try:
+            await worker.confined.stop(why)
+        except Exception as error:  # noqa: BLE001 - whatever it was, the others are to go as well
+            _log.error("something of a standby worker may be left", pid=worker.pid, error=str(error))
 
     async def _make_room(self) -> None:
-        """Have those go for which there is no room beside the runs, the newest first."""
+        """Have those go for which there is no room beside the runs, the newest first, and see them gone."""
         making = self._making
         if making is not None and not self._fit(self._ready, making.plan):
-            making.task.cancel()
-            await asyncio.wait((making.task,))
+            await making.give_up()
         fitting = len(self._ready)
         while fitting and not self._fit(self._ready[:fitting]):
             fitting -= 1
         await self._discard(self._ready[fitting:], "no room")
+        while self._going and not self._fit(self._ready, *self._going.values(), *self._being_made()):
+            await asyncio.wait(self._going, return_when=asyncio.FIRST_COMPLETED)
+
+    def _being_made(self) -> list[Plan]:
+        return [] if self._making is None else [self._making.plan]
 
     def _fit(self, standbys: Sequence[_Standby], *plans: Plan) -> bool:
         """Tell whether runs could be started now in the place of these and by these plans, all of them at once."""
@@ -296,7 +314,7 @@ class Standbys:
                 plan is not None
                 and there[name] < target
                 and not self._waits(name)
-                and self._fit(self._ready, plan)
+                and self._fit(self._ready, plan, *self._going.values())
             ):
                 return plan
         return None
@@ -306,8 +324,7 @@ class Standbys:
         try:
             await asyncio.wait((making.task,))
         except asyncio.CancelledError:
-            making.task.cancel()
-            await asyncio.wait((making.task,))
+            await making.give_up()
             raise
         finally:
             self._making = None

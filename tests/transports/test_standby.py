@@ -54,8 +54,19 @@ class Process:
         return await self.wait()
 
 
+def held_back(process: Process, held: asyncio.Event) -> Callable[[str], Coroutine[Any, Any, Exit]]:
+    """Give a way to have a process killed that comes to its end when it is let."""
+
+    async def stop(why: str) -> Exit:
+        await held.wait()
+        process.end(why)
+        return await process.wait()
+
+    return stop
+
+
 class Workshop(Sandbox):
-    """What makes workers that are none, once it is let; `failing` is why it cannot."""
+    """What makes workers that are none, once it is `open`; `failing` is why it cannot, `gone` lets it give one up."""
 
     def __init__(self, *plans: Plan) -> None:
         known = {plan.profile: plan for plan in plans}
@@ -69,11 +80,17 @@ class Workshop(Sandbox):
         self.begun = asyncio.Event()
         self.open = asyncio.Event()
         self.open.set()
+        self.gone = asyncio.Event()
+        self.gone.set()
         self.failing: Exception | None = None
 
     async def make(self, plan: Plan) -> Worker:
         self.begun.set()
-        await self.open.wait()
+        try:
+            await self.open.wait()
+        except asyncio.CancelledError:
+            await self.gone.wait()
+            raise
         if self.failing is not None:
             raise self.failing
         worker: Worker = cast("Any", SimpleNamespace(confined=Process(), pid=len(self.made), plan=plan))
@@ -137,6 +154,7 @@ def standing_by(
             yield made
         finally:
             made.shop.open.set()
+            made.shop.gone.set()
             await made.standbys.stop()
 
     async def run() -> None:
@@ -270,6 +288,56 @@ def test_the_one_that_is_being_made_is_given_up_for_a_start_that_needs_its_place
         assert here.standbys._troubles == {}
 
     standing_by(talk, worker, strict, capacity=1)
+
+
+@pytest.mark.claim("A1")
+def test_a_start_waits_until_one_that_is_not_needed_has_given_its_place_back() -> None:
+    worker, strict = a_plan(), a_plan("strict")
+
+    async def talk(here: Here) -> None:
+        here.wanted = ["worker"]
+        await here.ready(2)
+        held = asyncio.Event()
+        for each in here.shop.made:
+            each.confined.stop = held_back(cast("Any", each.confined), held)  # type: ignore[method-assign, assignment]
+        here.target = 0
+        here.standbys.look()
+        await here.settled()
+        assert here.standbys.ready == 0
+        start = asyncio.create_task(here.take(plan=strict))
+        await here.settled()
+        assert len(here.shop.made) == 2
+        held.set()
+        assert not await start
+        assert len(here.shop.made) == 3
+
+    standing_by(talk, worker, strict, capacity=2)
+
+
+@pytest.mark.claim("A1")
+def test_two_starts_wait_until_the_one_that_is_given_up_for_them_has_given_its_place_back() -> None:
+    worker, strict = a_plan(), a_plan("strict")
+
+    async def talk(here: Here) -> None:
+        here.wanted = ["worker"]
+        await here.ready(1)
+        for each in (here.shop.begun, here.shop.open, here.shop.gone):
+            each.clear()
+        here.target = 2
+        here.standbys.look()
+        await here.shop.begun.wait()
+        starts = []
+        for _ in range(2):
+            starts.append(asyncio.create_task(here.take(plan=strict)))
+            await here.settled()
+        here.shop.open.set()
+        await here.settled()
+        assert len(here.shop.made) == 1
+        here.shop.gone.set()
+        assert await asyncio.gather(*starts) == [False, False]
+        assert [each.confined.alive for each in here.shop.made] == [False, True, True]
+
+    standing_by(talk, worker, strict, target=1, capacity=2)
 
 
 @pytest.mark.claim("A1")
@@ -484,6 +552,25 @@ def test_when_the_daemon_stops_none_is_left_and_none_is_given(moment: str) -> No
         assert not any(each.confined.alive for each in here.shop.made)
         with pytest.raises(DaemonStopping):
             await here.take()
+
+    standing_by(talk)
+
+
+def test_the_daemon_stops_once_those_are_gone_that_were_going_already() -> None:
+    async def talk(here: Here) -> None:
+        await here.ready(2)
+        held = asyncio.Event()
+        for each in here.shop.made:
+            each.confined.stop = held_back(cast("Any", each.confined), held)  # type: ignore[method-assign, assignment]
+        here.target = 0
+        here.standbys.look()
+        await here.settled()
+        stop = asyncio.create_task(here.standbys.stop())
+        await here.settled()
+        assert not stop.done()
+        held.set()
+        await stop
+        assert not any(each.confined.alive for each in here.shop.made)
 
     standing_by(talk)
 
