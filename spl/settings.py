@@ -182,7 +182,7 @@ class Settings(BaseSettings):
         ge=0,
         le=64,
         description="how many confined workers of each profile in use are made ahead of the runs that take them, some "
-        "6 MiB each; 0 makes none; `spl config set-standby` goes before it",
+        "5 MiB each; 0 makes none; `spl config set-standby` goes before it",
     )
     worker_uids: Annotated[str, AfterValidator(_check_uids)] = Field(
         default="60600-60855",

@@ -35,6 +35,8 @@ tail ~/.syncro/logs/daemon.log          # or the journal
 | your own run says `transport in_process` | the operator's runs are, until `spl config set-transport sandboxed` |
 | `narrowed` names the file tools | a sandboxed run has no handles for them ([judgment.md](judgment.md#with-what)) |
 | a changed transport does nothing to a run | a run keeps what it began with; the next one goes by the change |
+| workers are there, and no run is | they [stand by](operating.md#standby-workers) for the next ones |
+| `spl bench` misses a goal | nothing is kept from running by it, and a busy host misses more |
 | a rule never decides | `spl config list-rules` counts hits; `resource` is `"tool:bash"`, not `"bash"` |
 | `evidence worker` | no successful call ran in the kernel: the success is the worker's own word |
 | `gdb` and `strace` are refused | [the daemon protects itself](confinement.md#the-daemons-own-protection) |

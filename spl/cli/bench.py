@@ -64,6 +64,7 @@ def bench(
 
     Real daemons are started in throw-away homes where TMPDIR says, on whose disk the log is then measured. Each figure
     is held against a floor of the same run; exits 1 if a goal is missed. Measure on a host that has nothing else to do.
+    The goals are what spl itself is to reach: a missed one keeps nothing from running, and a busy host misses more.
     """
     from spl.bench import rows, suite  # noqa: PLC0415
     from spl.bench.apparatus import QUICK, WHOLE  # noqa: PLC0415
