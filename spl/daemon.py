@@ -137,6 +137,8 @@ async def serve(settings: Settings, *, announce: Callable[[str], None], notifier
                 logs.flush()
                 announce(daemon.announcement())
                 notifier.tell(daemon.status(), "READY=1")
+                # Only now: nobody waits for the daemon's first answer because of them.
+                daemon.transports.stand_by()
                 async with (
                     notifier.kept_up(daemon.status, daemon.kernel.store.answers),
                     daemon.backups.kept_up(daemon.kernel.store.count),
@@ -256,7 +258,6 @@ async def assemble(
     # After the runs, whose outcomes every watcher is still told, and before the listeners, which wait for its streams.
     stack.callback(watching.stop)
     stack.push_async_callback(transports.stop)
-    transports.stand_by()
     daemon.capacity = (await transports.room(config.profile, seconds=LOOK_SECONDS)).capacity
     garbage.settle()
     return daemon

@@ -78,6 +78,7 @@ async def _serve(home: str, options: Options) -> None:
         settings = options.settings(home)
         program = image.seal if options.verdicts else seal
         daemon = await assemble(settings, stack, stopping, image=program)
+        daemon.transports.stand_by()
         if not options.verdicts:
             stamps.follow(daemon)
         await stack.enter_async_context(_constant(daemon))

@@ -95,6 +95,7 @@ async def _serve(flags: dict[str, object]) -> None:
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stopping.set)
     async with AsyncExitStack() as stack:
         daemon = await assemble(load(flags), stack, stopping, image=hostile)
+        daemon.transports.stand_by()
         daemon.kernel.broker.provider = Puppet()
         print(daemon.announcement(), flush=True)  # noqa: T201 - as `spl serve` does
         await stopping.wait()

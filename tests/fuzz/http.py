@@ -226,10 +226,12 @@ def rounds(daemon: Daemon, number: int, seed: int) -> Figures:
         dict.fromkeys(("tcp", "operator", "worker"), bearers),
         frozenset() if own else frozenset(("worker", "operator")),
     )
+    daemon.set_standby(0)  # each has descriptors of the daemon's, and they come and go
     figures, line, first = Figures(), len(daemon.log.lines), _held(daemon)
     asyncio.run(attack(target, number // 4, rng, Figures(), at_once=_AT_ONCE))
     before = (first[0], _held(daemon)[1])
     asyncio.run(attack(target, number, rng, figures, at_once=_AT_ONCE))
+    daemon.set_standby(0)  # what was sent may have said otherwise
     held, end = _held(daemon), time.monotonic() + SECONDS
     while held[0] > before[0] and time.monotonic() < end:
         # Runs that were started, and event streams whose readers have gone, are over a while later.
