@@ -138,7 +138,9 @@ def _around_a_commit(chance: random.Random) -> dict[str, str]:
 
 
 def _in_a_launch(chance: random.Random) -> dict[str, str]:
-    return {"CRASH_AT": f"launch {chance.choice(STEPS)} {chance.randint(2, 5)}"}
+    # Of a run's worker: those that stand by are launched before anyone has asked for something.
+    when = f"launch {chance.choice(STEPS)} {chance.randint(2, 5)}"
+    return {"CRASH_AT": when, "SPL_STANDBY_WORKERS": "0"}
 
 
 def _stop(scene: Scene) -> None:
