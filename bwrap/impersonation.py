@@ -68,15 +68,13 @@ class _Credentials(NamedTuple):
 
     @classmethod
     def now(cls) -> _Credentials:
-        capabilities = ctypes.create_string_buffer(_CAPABILITIES_SIZE)
-        _call("capget", _CAPABILITIES_OF_THIS, capabilities)
         death = ctypes.c_int()
         _call("prctl", _PR_GET_PDEATHSIG, ctypes.byref(death), 0, 0, 0)
         return cls(
             os.getresuid(),
             os.getresgid(),
             os.getgroups(),
-            capabilities.raw,
+            _capabilities(),
             _call("prctl", _PR_GET_DUMPABLE, 0, 0, 0, 0),
             death.value,
             os.getppid(),
@@ -101,13 +99,21 @@ class _Credentials(NamedTuple):
             _call("setresgid", *self.gids)
         if os.getresuid() != self.uids:
             _call("setresuid", *self.uids)
-        _call("capset", _CAPABILITIES_OF_THIS, self.capabilities)
+        # Where a filter lets nobody change ids, it lets nobody set these either, and nothing was changed.
+        if _capabilities() != self.capabilities:
+            _call("capset", _CAPABILITIES_OF_THIS, self.capabilities)
         # 2, root's alone, can only be had from fs.suid_dumpable: 0 is no less.
         _call("prctl", _PR_SET_DUMPABLE, int(self.dumpable == 1), 0, 0, 0)
         if self.death:
             _call("prctl", _PR_SET_PDEATHSIG, self.death, 0, 0, 0)
             if os.getppid() != self.parent:
                 os.kill(os.getpid(), self.death)  # it ended while nothing was to be sent
+
+
+def _capabilities() -> bytes:
+    found = ctypes.create_string_buffer(_CAPABILITIES_SIZE)
+    _call("capget", _CAPABILITIES_OF_THIS, found)
+    return found.raw
 
 
 # With the interpreter's lock held, and by the numbers: libc's own functions would change every thread (nptl(7)).

@@ -212,3 +212,17 @@ with patch.object(impersonation, "_call", failing):
 
     assert (ended.returncode, ended.stdout) == (os.EX_OSERR, "")
     assert ended.stderr == "the daemon cannot take its own ids back and ends: [Errno 12] planted\n"
+
+
+@pytest.mark.claim("I9")
+def test_where_a_filter_lets_nobody_change_ids_or_rights_the_thread_goes_on_as_who_it_was() -> None:
+    refused = (
+        'lambda name, *given: fails() if name in ("setgroups", "setresuid", "capset") else call(name, *given)'
+    )
+    assert printed(
+        f"before, call = told(), impersonation._call\n"
+        f"with patch.object(impersonation, '_call', {refused}):\n"
+        f"    try:\n        impersonate({USER}, {GROUP}, print)\n"
+        f"    except OSError as error:\n        print(error.strerror)\n"
+        f"print(told() == before)"
+    ) == ["planted", "True"]
