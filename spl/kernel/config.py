@@ -7,6 +7,7 @@ a rule for the next call, by the time its writer has the answer.
 from __future__ import annotations
 
 import re
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from spl.errors import InvalidBody, MissingField
@@ -63,18 +64,11 @@ def _check_profile(body: dict[str, Any]) -> None:
     _check_fields(body, {"profile", "tier"})
 
 
-def _check_capacity(body: dict[str, Any]) -> None:
-    said = _field(body, "capacity")
-    if said is not None and not _is_capacity(said):
-        raise InvalidBody(f"'capacity' must be a whole number from 0 to {MOST_CAPACITY}, or null to set none")
-    _check_fields(body, {"capacity"})
-
-
-def _check_standby(body: dict[str, Any]) -> None:
-    said = _field(body, "workers")
-    if said is not None and not _is_standby(said):
-        raise InvalidBody(f"'workers' must be a whole number from 0 to {MOST_STANDBY}, or null to set none")
-    _check_fields(body, {"workers"})
+def _check_number(field: str, most: int, body: dict[str, Any]) -> None:
+    said = _field(body, field)
+    if said is not None and not _is_number(said, most):
+        raise InvalidBody(f"'{field}' must be a whole number from 0 to {most}, or null to set none")
+    _check_fields(body, {field})
 
 
 def _check_actor_tier(body: dict[str, Any]) -> None:
@@ -110,12 +104,8 @@ def _check_rule(body: dict[str, Any]) -> None:
     expressions.check(expression)
 
 
-def _is_capacity(said: object) -> bool:
-    return type(said) is int and 0 <= said <= MOST_CAPACITY
-
-
-def _is_standby(said: object) -> bool:
-    return type(said) is int and 0 <= said <= MOST_STANDBY
+def _is_number(said: object, most: int) -> bool:
+    return type(said) is int and 0 <= said <= most
 
 
 def _field(body: dict[str, Any], name: str) -> object:
@@ -134,8 +124,8 @@ _TOPICS: dict[str, Callable[[dict[str, Any]], None]] = {
     "work_loop_transport": _check_transport,
     "work_loop_transport_members": _check_transport,
     _PROFILE: _check_profile,
-    _CAPACITY: _check_capacity,
-    _STANDBY: _check_standby,
+    _CAPACITY: partial(_check_number, "capacity", MOST_CAPACITY),
+    _STANDBY: partial(_check_number, "workers", MOST_STANDBY),
     _ACTOR_TIER: _check_actor_tier,
     _RULE: _check_rule,
 }
@@ -239,14 +229,12 @@ class Config:
     @property
     def capacity(self) -> int | None:
         """How many sandboxed runs may go on at once, if somebody said so."""
-        said = self._said(_CAPACITY, "capacity")
-        return said if isinstance(said, int) and _is_capacity(said) else None
+        return self._number(_CAPACITY, "capacity", MOST_CAPACITY)
 
     @property
     def standby(self) -> int | None:
         """How many standby workers there are to be of each profile, if somebody said so."""
-        said = self._said(_STANDBY, "workers")
-        return said if isinstance(said, int) and _is_standby(said) else None
+        return self._number(_STANDBY, "workers", MOST_STANDBY)
 
     @property
     def sandboxed_profiles(self) -> list[str]:
@@ -297,6 +285,10 @@ class Config:
     def _profile(self, tier: str | None) -> str | None:
         said = self._said(_PROFILE, "profile", tier)
         return said if isinstance(said, str) else None
+
+    def _number(self, topic: str, field: str, most: int) -> int | None:
+        said = self._said(topic, field)
+        return said if isinstance(said, int) and _is_number(said, most) else None
 
     def _said(self, topic: str, field: str, key: str | None = None) -> object:
         record = self._newest.get((topic, key))

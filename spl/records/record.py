@@ -98,7 +98,7 @@ def record_id(
     """
     if not isinstance(body, bytes):
         body = canonical(body)
-    # The canonical form of an object of these, written out: to have it made takes five times as long.
+    # The canonical form of an object of these, written out: to have it made takes twice as long.
     form = b'{"act":%b,"actor":%b,"body":%b,"clock":%b,"data_type":%b,"parents":%b,"thread":%b}' % (
         canonical(act),
         canonical(actor),

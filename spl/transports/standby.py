@@ -22,6 +22,7 @@ from bwrap.errors import LayerError
 from spl.errors import DaemonStopping
 from spl.transports.plans import stopping
 from spl.transports.sandboxed import Sandbox
+from spl.transports.trouble import ENDED, Troubles
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
@@ -37,10 +38,6 @@ _QUIET_SECONDS: Final = 0.02
 
 _OTHERS_SECONDS: Final = 60.0
 """How long after an actor's last start the last standby is kept for it."""
-
-_RETRY_SECONDS, _RETRY_MOST_SECONDS = 1.0, 60.0
-
-_ENDED: Final = "it ended"
 
 _log = structlog.get_logger("spl.transports")
 
@@ -69,18 +66,6 @@ class _Making:
         await asyncio.wait((self.task,))
 
 
-@dataclass
-class _Trouble:
-    """Why a profile had no standby last, until when no other is made, and for how many seconds that was.
-
-    With 0 seconds it is over, and kept for a while so that the same again is no news.
-    """
-
-    cause: str
-    until: float
-    seconds: float
-
-
 @dataclass(eq=False)
 class Standbys:
     """The standby workers of one daemon; `target` gives how many there are to be of each profile that `wanted` gives.
@@ -104,7 +89,10 @@ class Standbys:
     _started: float = field(default=0.0, init=False)
     _asked: dict[str, float] = field(default_factory=dict, init=False)
     _given: str | None = field(default=None, init=False)
-    _troubles: dict[str, _Trouble] = field(default_factory=dict, init=False)
+    _troubles: Troubles = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._troubles = Troubles(self.now)
 
     @property
     def ready(self) -> int:
@@ -146,15 +134,14 @@ class Standbys:
         ready = [each for each in self._ready if each.plan is plan and each.worker.confined.alive]
         if len(ready) > kept:
             self._given = actor
-            if self._cause(plan.profile) == _ENDED:
-                del self._troubles[plan.profile]
+            self._troubles.lasted(plan.profile)
             return self._let_go(ready[0]), True
         worker = await self._claimed(plan)
         if worker is None:
             await self._make_room()
             self._refuse_late()
             worker = await sandbox.make(plan)
-            self._succeeded(plan.profile)
+            self._troubles.made(plan.profile)
         return worker, False
 
     async def stop(self) -> None:
@@ -199,7 +186,7 @@ class Standbys:
             return
         self._ready.remove(standby)
         profile, pid, fault = standby.plan.profile, standby.worker.pid, standby.watch.exception()
-        if self._is_news(profile, _ENDED):
+        if self._troubles.is_news(profile, ENDED):
             ended = None if fault is not None else standby.watch.result()
             _log.warning(
                 "a standby worker ended",
@@ -284,7 +271,7 @@ class Standbys:
     async def _plan(self, plans: Plans, name: str) -> Plan | None:
         """Give a profile's plan as the last start had it, after trouble as it is now; None where there is none."""
         last = plans.last(name)
-        if self._waits(name) or (self._cause(name) is None and last is not None):
+        if self._troubles.waits(name) or (self._troubles.cause(name) is None and last is not None):
             return last
         try:
             return await plans.plan(name)
@@ -313,7 +300,7 @@ class Standbys:
             if (
                 plan is not None
                 and there[name] < target
-                and not self._waits(name)
+                and not self._troubles.waits(name)
                 and self._fit(self._ready, plan, *self._going.values())
             ):
                 return plan
@@ -340,50 +327,20 @@ class Standbys:
             return None
         error = making.task.exception()
         if error is None:
-            self._succeeded(making.plan.profile)
+            self._troubles.made(making.plan.profile)
             return making.task.result()
         self._failed(plans, making.plan.profile, error)
         return None
 
     async def _wait(self, profiles: Collection[str]) -> None:
         """Wait until something may have changed, or what was in trouble is to be tried again."""
-        until = [
-            each.until for name, each in self._troubles.items() if name in profiles and self._waits(name)
-        ]
         with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(min(until) - self.now() if until else None):
+            async with asyncio.timeout(self._troubles.seconds(profiles)):
                 await self._look.wait()
-
-    # --- trouble ---
-
-    def _waits(self, name: str) -> bool:
-        """Tell whether a profile's next is not to be made yet."""
-        return name in self._troubles and self.now() < self._troubles[name].until
-
-    def _cause(self, name: str) -> str | None:
-        """Give what a profile is in trouble by now."""
-        trouble = self._troubles.get(name)
-        return trouble.cause if trouble is not None and trouble.seconds else None
-
-    def _succeeded(self, name: str) -> None:
-        """End the trouble of a profile of which one was made just now; whether they last is only seen by a start."""
-        if self._cause(name) not in (None, _ENDED):
-            trouble = self._troubles[name]
-            trouble.until, trouble.seconds = self.now(), 0.0
 
     def _failed(self, plans: Plans, name: str, error: BaseException) -> None:
         if not isinstance(error, LayerError):
             fault = f"{type(error).__name__}: {error}"
             error = LayerError("sandbox", expected="one more worker", observed=fault, remedy="report this")
-        if self._is_news(name, error.layer):
+        if self._troubles.is_news(name, error.layer):
             _log.warning("no standby worker can be made", profile=name, **plans.told(name, error).wire())
-
-    def _is_news(self, name: str, cause: str) -> bool:
-        """Have a profile's next wait, each time twice as long while it goes on; tell whether the cause is a new one."""
-        now, last = self.now(), self._troubles.get(name)
-        if last is not None and now - last.until > _RETRY_MOST_SECONDS:
-            last = None
-        seconds = _RETRY_SECONDS if last is None else max(last.seconds * 2, _RETRY_SECONDS)
-        seconds = min(seconds, _RETRY_MOST_SECONDS)
-        self._troubles[name] = _Trouble(cause, now + seconds, seconds)
-        return last is None or last.cause != cause

@@ -285,7 +285,7 @@ def test_the_one_that_is_being_made_is_given_up_for_a_start_that_needs_its_place
         here.shop.open.set()
         assert not await start
         assert [each.plan.profile for each in here.shop.made] == ["strict"]  # type: ignore[attr-defined]
-        assert here.standbys._troubles == {}
+        assert here.standbys._troubles.known == {}
 
     standing_by(talk, worker, strict, capacity=1)
 
@@ -398,7 +398,7 @@ def test_what_keeps_one_from_being_made_is_said_once_and_it_is_tried_ever_more_r
                 here.standbys.look()
                 await here.shop.begun.wait()
                 await here.settled()
-                trouble = here.standbys._troubles["worker"]
+                trouble = here.standbys._troubles.known["worker"]
                 tried.append(trouble.until - here.clock)
                 here.shop.begun.clear()
                 here.clock = trouble.until - 0.001
@@ -426,14 +426,14 @@ def test_once_one_could_be_made_the_next_are_at_once_and_the_same_trouble_is_no_
             here.shop.failing = NO_NETWORK
             for _ in range(3):
                 await here.settled()
-                here.clock = here.standbys._troubles["worker"].until
+                here.clock = here.standbys._troubles.known["worker"].until
                 here.standbys.look()
             await here.settled()
             here.shop.failing = None
             if maker == "a start":
                 assert not await here.take()
             else:
-                here.clock = here.standbys._troubles["worker"].until
+                here.clock = here.standbys._troubles.known["worker"].until
             here.standbys.look()
             await here.ready(2)
 
@@ -442,7 +442,7 @@ def test_once_one_could_be_made_the_next_are_at_once_and_the_same_trouble_is_no_
             here.standbys.look()
             await here.ready(1)
         assert [each["event"] for each in said] == ["no standby worker can be made"]
-        assert here.standbys._troubles["worker"].until - here.clock == 1
+        assert here.standbys._troubles.known["worker"].until - here.clock == 1
 
     standing_by(talk)
 
@@ -505,7 +505,7 @@ def test_trouble_of_more_than_a_minute_ago_is_forgotten() -> None:
             here.standbys.look()
             await here.settled()
         assert [each["event"] for each in said] == ["no standby worker can be made"]
-        assert here.standbys._troubles["worker"].until - here.clock == 1
+        assert here.standbys._troubles.known["worker"].until - here.clock == 1
 
     standing_by(talk)
 
