@@ -198,10 +198,12 @@ class Transports:
         self._stopped.set()
         for run in self._kernel.live.values():
             run.leave()
+        if self._going():
+            # Before the standby workers go, which takes a moment: it tells what there was when the daemon was told.
+            _log.info("draining", runs=len(self._runs), starts=len(self._starts), seconds=seconds)
         await self._standbys.stop()
         if not self._going():
             return
-        _log.info("draining", runs=len(self._runs), starts=len(self._starts), seconds=seconds)
         left, hurry = asyncio.create_task(self._left()), asyncio.create_task(hurried.wait())
         try:
             await asyncio.wait((left, hurry), timeout=seconds, return_when=asyncio.FIRST_COMPLETED)

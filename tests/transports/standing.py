@@ -40,12 +40,25 @@ if TYPE_CHECKING:
     from tests.transports.starts import Patch
 
 
+class _Once:
+    """Gives each worker a uid that none had before: what is there under it is that worker's, and no later one's."""
+
+    def __init__(self) -> None:
+        self._uids = iter(range(61100, 61184))
+
+    def lease(self) -> uids.Lease:
+        """Lease the next one."""
+        uid = next(self._uids)
+        return uids.Pool(uid, uid).lease()
+
+
 @asynccontextmanager
 async def standing_by(
     tmp_path: Path, patch: Patch, *, number: int = 1, profile: str = "worker"
 ) -> AsyncIterator[tuple[Instance, Transports, list[Worker]]]:
     """Give an instance with workers that stand by, and the list of all workers that are made."""
     async with sandboxing(tmp_path, says("done")) as (here, sandbox, transports):
+        patch.setattr(sandbox.ledger, "_pool", _Once())
         patch.setattr(here.kernel, "_check_profile", _nothing)
         await here.tier("trial", concurrent_runs=2)
         await here.say(topic="work_loop_profile", profile=profile)

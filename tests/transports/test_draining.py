@@ -7,6 +7,7 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from structlog.testing import capture_logs
 
 from spl.errors import DaemonStopping, StoreUnavailable
 from spl.kernel import names
@@ -65,6 +66,26 @@ def test_a_model_call_under_way_is_waited_for_and_the_run_ends_before_its_next_s
         # It was paid for once, and stands in the log.
         assert len(await here.bodies(thread, names.TURN)) == 1
         assert await here.bodies(thread, names.TOOL_RESULT) == []
+
+    starting(tmp_path, talk, provider=provider)
+
+
+def test_a_run_that_has_left_before_the_standby_workers_are_gone_was_told_of_as_well(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    provider = Gated(replies_of(tmp_path, NOTE))
+
+    async def talk(here: Instance, transports: Transports) -> None:
+        async def slowly() -> None:
+            provider.released.set()
+            await asyncio.gather(*transports._runs)
+
+        monkeypatch.setattr(transports._standbys, "stop", slowly)
+        await transports.start(ADMINISTRATOR, MINE)
+        await provider.asked.wait()
+        with capture_logs() as log:
+            await draining(transports)[0]
+        assert [each["runs"] for each in log if each["event"] == "draining"] == [1]
 
     starting(tmp_path, talk, provider=provider)
 
